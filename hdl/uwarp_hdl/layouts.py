@@ -1,0 +1,130 @@
+"""Amaranth layouts made from the device contract, and the payloads of the streams between units."""
+
+from amaranth.lib import data, enum
+
+from uwarp.contract import (
+    CQ_ENTRY,
+    CQE,
+    PORT_ENTRY,
+    QP_ENTRY,
+    RECV_WQE,
+    REGION_ENTRY,
+    SEND_WQE,
+    Structure,
+)
+
+__all__ = [
+    "CQ_ROW",
+    "PORT_ROW",
+    "QP_ROW",
+    "RECV_WQE_LAYOUT",
+    "REGION_ROW",
+    "SEND_WQE_LAYOUT",
+    "Burst",
+    "Completion",
+    "CqDoorbell",
+    "CreditRequest",
+    "PacketBeat",
+    "PortConfig",
+    "ReadBeat",
+    "RingDoorbell",
+    "WriteBeat",
+    "structure_layout",
+]
+
+
+def structure_layout(structure: Structure) -> data.StructLayout:
+    """The contract's structure as a layout of the same bits; padding keeps its place and its name."""
+    return data.StructLayout({item.name: item.width for item in structure.fields})
+
+
+QP_ROW = structure_layout(QP_ENTRY)
+REGION_ROW = structure_layout(REGION_ENTRY)
+CQ_ROW = structure_layout(CQ_ENTRY)
+PORT_ROW = structure_layout(PORT_ENTRY)
+SEND_WQE_LAYOUT = structure_layout(SEND_WQE)
+RECV_WQE_LAYOUT = structure_layout(RECV_WQE)
+
+
+class PacketBeat(data.Struct):
+    """Eight octets of a frame. Octet 0, the first on the wire, is ``data[0:8]``.
+
+    ``count`` is the number of valid octets, 8 in every beat but the last, 1 to 8 there. ``error`` on
+    any beat spoils the frame.
+    """
+
+    data: 64
+    count: 4
+    last: 1
+    error: 1
+
+
+class PortConfig(data.Struct):
+    """Port registers. ``mac`` and ``ipv4`` are numbers, the first octet on the wire most significant."""
+
+    enable: 1
+    mac: 48
+    ipv4: 32
+    mtu: 16
+
+
+class RingDoorbell(data.Struct):
+    """A new producer index of a QP's ring, or (``reset``) the QP's indices to be cleared."""
+
+    qpn: 16
+    index: 32
+    reset: 1
+
+
+class CqDoorbell(data.Struct):
+    """A new consumer index of a CQ, to arm it (``arm``), or (``reset``) the CQ's row as it was written."""
+
+    cq: 16
+    index: 32
+    arm: 1
+    reset: 1
+    row: CQ_ROW
+
+
+class CreditOperation(enum.Enum, shape=1):
+    """What a client asks of the completion queues."""
+
+    RESERVE = 0
+    RELEASE = 1
+
+
+class CreditRequest(data.Struct):
+    """Reserve a slot of a CQ (answered by one beat: granted or not) or give one back (no answer)."""
+
+    operation: CreditOperation
+    cq: 16
+
+
+class Completion(data.Struct):
+    """A CQE to be written into a slot reserved before. ``cqe``'s time and phase are ignored."""
+
+    cq: 16
+    cqe: structure_layout(CQE)
+
+
+class Burst(data.Struct):
+    """A DMA burst of ``beats + 1`` words of 8 octets within one 4 KiB page. ``address`` is a multiple of 8."""
+
+    address: 64
+    beats: 8
+
+
+class WriteBeat(data.Struct):
+    """A word of a write burst. Octet at ``address + i`` is ``data[8 * i:]``, written if ``strobe[i]``."""
+
+    data: 64
+    strobe: 8
+    last: 1
+
+
+class ReadBeat(data.Struct):
+    """A word of a read burst; ``error`` if the bus answered with an error."""
+
+    data: 64
+    last: 1
+    error: 1

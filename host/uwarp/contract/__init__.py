@@ -1,0 +1,70 @@
+"""The device contract: registers, doorbells, ring entries, table rows, counters. Data, no behaviour.
+
+What the device does with them is written in ``docs/device.md``.
+"""
+
+from .counters import COUNTER_MEANINGS, DROPS, Counter, outcome_sum
+from .descriptors import CQE, RECV_WQE, SEND_WQE
+from .enums import Access, CqeFlag, QpState, Status, Table, WqeFlag
+from .parameters import Parameters
+from .registers import (
+    ADDRESS_BITS,
+    DOORBELL_BASE,
+    DOORBELL_PAGE,
+    DOORBELLS,
+    MAGIC,
+    REGISTERS,
+    TICK_CYCLES,
+    VERSION,
+    AccessMode,
+    Control,
+    Doorbell,
+    Register,
+    RegisterInfo,
+    DeviceStatus,
+    counter_address,
+    doorbell_address,
+)
+from .structure import Field, Structure
+from .tables import CQ_ENTRY, PORT_ENTRY, QP_ENTRY, REGION_ENTRY, TABLES, port_rows
+
+__all__ = [
+    "ADDRESS_BITS",
+    "COUNTER_MEANINGS",
+    "CQE",
+    "CQ_ENTRY",
+    "DOORBELLS",
+    "DOORBELL_BASE",
+    "DOORBELL_PAGE",
+    "DROPS",
+    "MAGIC",
+    "PORT_ENTRY",
+    "QP_ENTRY",
+    "RECV_WQE",
+    "REGION_ENTRY",
+    "REGISTERS",
+    "SEND_WQE",
+    "TABLES",
+    "TICK_CYCLES",
+    "VERSION",
+    "Access",
+    "AccessMode",
+    "Control",
+    "Counter",
+    "CqeFlag",
+    "Doorbell",
+    "Field",
+    "Parameters",
+    "QpState",
+    "Register",
+    "RegisterInfo",
+    "Status",
+    "DeviceStatus",
+    "Structure",
+    "Table",
+    "WqeFlag",
+    "counter_address",
+    "doorbell_address",
+    "outcome_sum",
+    "port_rows",
+]

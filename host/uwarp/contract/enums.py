@@ -1,0 +1,71 @@
+"""Numbers of the device contract that are neither fields nor registers."""
+
+from __future__ import annotations
+
+from enum import IntEnum, IntFlag
+
+__all__ = ["Access", "CqeFlag", "QpState", "Status", "Table", "WqeFlag"]
+
+
+class QpState(IntEnum):
+    """State of a queue pair, numbered as ``ibv_qp_state``. Writing RESET clears the QP's indices."""
+
+    RESET = 0
+    INIT = 1
+    RTR = 2
+    RTS = 3
+    ERROR = 6
+
+
+class Access(IntFlag):
+    """What a region allows, numbered as ``ibv_access_flags``. Local read is always allowed."""
+
+    LOCAL_WRITE = 1
+    REMOTE_WRITE = 2
+    REMOTE_READ = 4
+
+
+class WqeFlag(IntFlag):
+    """Flags of a send WQE."""
+
+    SIGNALED = 1
+    SOLICITED = 2
+    IMMEDIATE = 4
+
+
+class Status(IntEnum):
+    """Status of a completion, numbered as ``ibv_wc_status``; PARTIAL is this project's own."""
+
+    SUCCESS = 0
+    LOC_LEN_ERR = 1
+    LOC_QP_OP_ERR = 2
+    LOC_PROT_ERR = 4
+    WR_FLUSH_ERR = 5
+    GENERAL_ERR = 21
+    PARTIAL = 0x80
+
+
+class CqeFlag(IntFlag):
+    """Flags of a CQE.
+
+    SEGMENT: the CQE speaks of one datagram of a longer message; HEAD and TAIL then say whether that
+    datagram holds the first and the last octet of the message. MAPPED: the map in host memory and
+    the CQE's own ``head_map`` and ``tail_map`` say which granules are valid.
+    """
+
+    RECEIVE = 1
+    IMMEDIATE = 2
+    SOLICITED = 4
+    SEGMENT = 8
+    HEAD = 16
+    TAIL = 32
+    MAPPED = 64
+
+
+class Table(IntEnum):
+    """Kinds of table, as in the register TABLE_SELECT."""
+
+    QP = 0
+    REGION = 1
+    CQ = 2
+    PORT = 3
