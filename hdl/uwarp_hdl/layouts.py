@@ -24,6 +24,7 @@ __all__ = [
     "Completion",
     "CqDoorbell",
     "CreditRequest",
+    "Datagram",
     "PacketBeat",
     "PortConfig",
     "ReadBeat",
@@ -128,3 +129,29 @@ class ReadBeat(data.Struct):
     data: 64
     last: 1
     error: 1
+
+
+class Datagram(data.Struct):
+    """A datagram that passed every check of section 2 of the device behaviour.
+
+    ``qpn`` is the port's. ``stag`` and ``to`` are of tagged, ``qn`` of untagged segments; ``msn``, ``mo``,
+    ``mlen`` of all but the plain Write (0 there). Of the payload stream ``payload_length`` octets are its payload: with
+    ``payload_offset`` the position (0 to 7) of the first one in the first beat, and no beat at all if there are none.
+    """
+
+    qpn: 16
+    source_ip: 32
+    source_port: 16
+    opcode: 4
+    solicited: 1
+    immediate_valid: 1
+    last: 1
+    stag: 32
+    to: 64
+    qn: 32
+    msn: 32
+    mo: 32
+    mlen: 32
+    immediate: 32
+    payload_length: 16
+    payload_offset: 3
