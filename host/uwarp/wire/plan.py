@@ -1,0 +1,44 @@
+"""How a message is cut into segments (wire format, rules for the sender; device behaviour, 7.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .crc import CRC_OCTETS
+from .header import IPV4, UDP
+from .segment import TAGGED_OPCODES, Opcode, header_size
+
+__all__ = ["DEFAULT_GRANULE", "segment_room", "segments"]
+
+DEFAULT_GRANULE = 64
+
+
+def segment_room(opcode: Opcode, path_mtu: int) -> int:
+    """Most payload octets of one segment in an IPv4 datagram of ``path_mtu`` octets."""
+    return path_mtu - IPV4.size - UDP.size - header_size(opcode) - CRC_OCTETS
+
+
+def segments(
+    opcode: Opcode, length: int, path_mtu: int, *, to: int = 0, granule: int = DEFAULT_GRANULE
+) -> Iterator[tuple[int, int]]:
+    """Offset in the message and payload octets of each segment, in the order in which they go out.
+
+    Raises
+    ------
+    ValueError
+        A message that needs more than one segment, if it is untagged or a granule has no room in one.
+    """
+    room = segment_room(opcode, path_mtu)
+    if length <= room:
+        yield 0, length
+        return
+    if opcode not in TAGGED_OPCODES:
+        raise ValueError(f"{opcode.name} of {length} octets; one datagram carries {room}")
+    if granule > room:
+        raise ValueError(f"a granule of {granule} octets; one datagram carries {room}")
+    offset = 0
+    while length - offset > room:
+        end = (to + offset + room) // granule * granule - to
+        yield offset, end - offset
+        offset = end
+    yield offset, length - offset
