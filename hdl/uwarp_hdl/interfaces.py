@@ -25,10 +25,10 @@ def PacketSignature() -> stream.Signature:
 class WriteClientSignature(wiring.Signature):
     """A unit that writes memory.
 
-    ``bursts`` announces a burst, ``beats`` carries its words (in the same order; a client may offer words before, with
-    or after the burst, but must bring all words of an announced burst without waiting for anything
-    but ``ready``). ``done`` is high for one cycle for each burst that the bus has answered, in order;
-    ``error`` with it if the answer was an error.
+    ``bursts`` announces a burst, ``beats`` carries its words (in the same order; a client may offer
+    words before, with or after the burst, but must bring all words of an announced burst without
+    waiting for anything but ``ready``). ``done`` is high for one cycle for each burst that the bus
+    has answered, in order; ``error`` with it if the answer was an error.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,8 @@ class WriteClientSignature(wiring.Signature):
 class ReadClientSignature(wiring.Signature):
     """A unit that reads memory. Words come in the order of the bursts.
 
-    A client asks only for what it has room for: a ``beats`` that is not ready holds up the other clients.
+    A client asks only for what it has room for: a ``beats`` that is not ready holds up the other
+    clients.
     """
 
     def __init__(self) -> None:
@@ -67,7 +68,8 @@ class TableReadSignature(wiring.Signature):
 
 
 class PortLookupSignature(wiring.Signature):
-    """The four banks of the UDP port table: ``rows[b]`` is that of ``indices[b]`` of the cycle before.
+    """The four banks of the UDP port table: ``rows[b]`` is that of ``indices[b]`` of the cycle
+    before.
 
     The indices are those of ``uwarp.contract.port_rows``.
     """
@@ -90,7 +92,8 @@ class CreditSignature(wiring.Signature):
 
 
 class Axi4Signature(wiring.Signature):
-    """AXI4 manager, 64-bit data and addresses, one ID: answers come in order (Arm IHI 0022, part A)."""
+    """AXI4 manager, 64-bit data and addresses, one ID: answers come in order (Arm IHI 0022, part
+    A)."""
 
     def __init__(self) -> None:
         members = {}

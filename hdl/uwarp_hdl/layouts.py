@@ -1,7 +1,6 @@
 """Amaranth layouts made from the device contract, and the payloads of the streams between units."""
 
 from amaranth.lib import data, enum
-
 from uwarp.contract import (
     CQ_ENTRY,
     CQE,
@@ -35,7 +34,8 @@ __all__ = [
 
 
 def structure_layout(structure: Structure) -> data.StructLayout:
-    """The contract's structure as a layout of the same bits; padding keeps its place and its name."""
+    """The contract's structure as a layout of the same bits; padding keeps its place and its
+    name."""
     return data.StructLayout({item.name: item.width for item in structure.fields})
 
 
@@ -50,8 +50,8 @@ RECV_WQE_LAYOUT = structure_layout(RECV_WQE)
 class PacketBeat(data.Struct):
     """Eight octets of a frame. Octet 0, the first on the wire, is ``data[0:8]``.
 
-    ``count`` is the number of valid octets, 8 in every beat but the last, 1 to 8 there. ``error`` on
-    any beat spoils the frame.
+    ``count`` is the number of valid octets, 8 in every beat but the last, 1 to 8 there. ``error``
+    on any beat spoils the frame.
     """
 
     data: 64
@@ -61,7 +61,8 @@ class PacketBeat(data.Struct):
 
 
 class PortConfig(data.Struct):
-    """Port registers. ``mac`` and ``ipv4`` are numbers, the first octet on the wire most significant."""
+    """Port registers. ``mac`` and ``ipv4`` are numbers, the first octet on the wire most
+    significant."""
 
     enable: 1
     mac: 48
@@ -78,7 +79,8 @@ class RingDoorbell(data.Struct):
 
 
 class CqDoorbell(data.Struct):
-    """A new consumer index of a CQ, to arm it (``arm``), or (``reset``) the CQ's row as it was written."""
+    """A new consumer index of a CQ, to arm it (``arm``), or (``reset``) the CQ's row as it was
+    written."""
 
     cq: 16
     index: 32
@@ -95,7 +97,8 @@ class CreditOperation(enum.Enum, shape=1):
 
 
 class CreditRequest(data.Struct):
-    """Reserve a slot of a CQ (answered by one beat: granted or not) or give one back (no answer)."""
+    """Reserve a slot of a CQ (answered by one beat: granted or not) or give one back (no
+    answer)."""
 
     operation: CreditOperation
     cq: 16
@@ -109,14 +112,16 @@ class Completion(data.Struct):
 
 
 class Burst(data.Struct):
-    """A DMA burst of ``beats + 1`` words of 8 octets within one 4 KiB page. ``address`` is a multiple of 8."""
+    """A DMA burst of ``beats + 1`` words of 8 octets within one 4 KiB page. ``address`` is a
+    multiple of 8."""
 
     address: 64
     beats: 8
 
 
 class WriteBeat(data.Struct):
-    """A word of a write burst. Octet at ``address + i`` is ``data[8 * i:]``, written if ``strobe[i]``."""
+    """A word of a write burst. Octet at ``address + i`` is ``data[8 * i:]``, written if
+    ``strobe[i]``."""
 
     data: 64
     strobe: 8
@@ -134,9 +139,10 @@ class ReadBeat(data.Struct):
 class Datagram(data.Struct):
     """A datagram that passed every check of section 2 of the device behaviour.
 
-    ``qpn`` is the port's. ``stag`` and ``to`` are of tagged, ``qn`` of untagged segments; ``msn``, ``mo``,
-    ``mlen`` of all but the plain Write (0 there). Of the payload stream ``payload_length`` octets are its payload: with
-    ``payload_offset`` the position (0 to 7) of the first one in the first beat, and no beat at all if there are none.
+    ``qpn`` is the port's. ``stag`` and ``to`` are of tagged, ``qn`` of untagged segments; ``msn``,
+    ``mo``, ``mlen`` of all but the plain Write (0 there). Of the payload stream ``payload_length``
+    octets are its payload: with ``payload_offset`` the position (0 to 7) of the first one in the
+    first beat, and no beat at all if there are none.
     """
 
     qpn: 16

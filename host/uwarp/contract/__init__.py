@@ -1,4 +1,5 @@
-"""The device contract: registers, doorbells, ring entries, table rows, counters. Data, no behaviour.
+"""The device contract: registers, doorbells, ring entries, table rows, counters. Data, no
+behaviour.
 
 What the device does with them is written in ``docs/device.md``.
 """
@@ -18,10 +19,10 @@ from .registers import (
     VERSION,
     AccessMode,
     Control,
+    DeviceStatus,
     Doorbell,
     Register,
     RegisterInfo,
-    DeviceStatus,
     counter_address,
     doorbell_address,
 )
@@ -52,6 +53,7 @@ __all__ = [
     "Control",
     "Counter",
     "CqeFlag",
+    "DeviceStatus",
     "Doorbell",
     "Field",
     "Parameters",
@@ -59,7 +61,6 @@ __all__ = [
     "Register",
     "RegisterInfo",
     "Status",
-    "DeviceStatus",
     "Structure",
     "Table",
     "WqeFlag",

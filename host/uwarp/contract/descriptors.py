@@ -37,7 +37,9 @@ RECV_WQE = Structure(
     32,
     "One buffer to receive a Send into.",
     (
-        Field("sge0_addr", 64, "first octet, as an offset in the address space of the SGE's region"),
+        Field(
+            "sge0_addr", 64, "first octet, as an offset in the address space of the SGE's region"
+        ),
         Field("sge0_length", 32, "octets"),
         Field("sge0_lkey", 32, "STag of the region; it must allow LOCAL_WRITE"),
         Field("_sge1_addr", 64, "reserved"),
@@ -49,19 +51,25 @@ RECV_WQE = Structure(
 CQE = Structure(
     "cqe",
     64,
-    "One completion. The phase bit is in the last word written: it is 1 in the first pass through the "
-    "ring, 0 in the second, and so on.",
+    "One completion. The phase bit is in the last word written: it is 1 in the first pass through "
+    "the ring, 0 in the second, and so on.",
     (
         Field("opcode", 8, "RDMAP opcode of the message"),
         Field("status", 8, "Status"),
         Field("flags", 16, "CqeFlag"),
         Field("qpn", 32, "queue pair"),
-        Field("wqe_index", 16, "low half of the WQE's free-running index (sends, and receives of a Send)"),
+        Field(
+            "wqe_index",
+            16,
+            "low half of the WQE's free-running index (sends, and receives of a Send)",
+        ),
         Field("time_high", 16, "upper 16 bits of the time"),
         Field("valid", 32, "octets placed and valid (receive), octets sent (send)"),
         Field("msn", 32, "message sequence number"),
         Field("mlen", 32, "octets of the whole message"),
-        Field("base_to", 64, "target offset of the first octet spoken of (tagged messages), else 0"),
+        Field(
+            "base_to", 64, "target offset of the first octet spoken of (tagged messages), else 0"
+        ),
         Field("stag", 32, "STag (tagged messages), else 0"),
         Field("immediate", 32, "immediate when the flag IMMEDIATE is set, else 0"),
         Field("source_ip", 128, "sender: IPv4 as a number; receive only"),

@@ -8,7 +8,8 @@ __all__ = ["Access", "CqeFlag", "QpState", "Status", "Table", "WqeFlag"]
 
 
 class QpState(IntEnum):
-    """State of a queue pair, numbered as ``ibv_qp_state``. Writing RESET clears the QP's indices."""
+    """State of a queue pair, numbered as ``ibv_qp_state``. Writing RESET clears the QP's
+    indices."""
 
     RESET = 0
     INIT = 1

@@ -21,10 +21,10 @@ __all__ = [
     "VERSION",
     "AccessMode",
     "Control",
-    "Doorbell",
-    "RegisterInfo",
-    "Register",
     "DeviceStatus",
+    "Doorbell",
+    "Register",
+    "RegisterInfo",
     "counter_address",
     "doorbell_address",
 ]
@@ -60,7 +60,9 @@ class Register(Enum):
 
     MAGIC = RegisterInfo(0x000, AccessMode.RO, "0x50525755, the octets UWRP")
     VERSION = RegisterInfo(0x004, AccessMode.RO, "contract version: major in the upper half")
-    N_QP = RegisterInfo(0x008, AccessMode.RO, "queue pairs; also completion queues and doorbell pages")
+    N_QP = RegisterInfo(
+        0x008, AccessMode.RO, "queue pairs; also completion queues and doorbell pages"
+    )
     N_REGION = RegisterInfo(0x00C, AccessMode.RO, "rows of the region table")
     N_TRACKER = RegisterInfo(0x010, AccessMode.RO, "messages that can be open at once")
     N_CLOSED = RegisterInfo(0x014, AccessMode.RO, "names of closed messages remembered")
@@ -69,10 +71,16 @@ class Register(Enum):
     CLOCK_HZ = RegisterInfo(0x020, AccessMode.RO, "clock frequency, Hz")
     CONTROL = RegisterInfo(0x040, AccessMode.RW, "Control")
     STATUS = RegisterInfo(0x044, AccessMode.RO, "DeviceStatus")
-    TIME_LOW = RegisterInfo(0x048, AccessMode.RO, "clock cycles since power-up; reading latches TIME_HIGH")
-    TIME_HIGH = RegisterInfo(0x04C, AccessMode.RO, "bits 32 to 46 of the time when TIME_LOW was read")
+    TIME_LOW = RegisterInfo(
+        0x048, AccessMode.RO, "clock cycles since power-up; reading latches TIME_HIGH"
+    )
+    TIME_HIGH = RegisterInfo(
+        0x04C, AccessMode.RO, "bits 32 to 46 of the time when TIME_LOW was read"
+    )
     OPEN_MESSAGES = RegisterInfo(
-        0x050, AccessMode.RO, "messages open or completing, datagrams in the receive pipeline included"
+        0x050,
+        AccessMode.RO,
+        "messages open or completing, datagrams in the receive pipeline included",
     )
     MAC_LOW = RegisterInfo(0x080, AccessMode.RW, "port MAC address, low 32 bits of its number")
     MAC_HIGH = RegisterInfo(0x084, AccessMode.RW, "port MAC address, high 16 bits of its number")
@@ -82,13 +90,17 @@ class Register(Enum):
     IRQ_STATUS = RegisterInfo(0x100, AccessMode.W1C, "bit n of word w: CQ 32 w + n has fired", 32)
     TABLE_SELECT = RegisterInfo(0x200, AccessMode.RW, "bits 0 to 15 row, bits 16 to 23 Table")
     TABLE_COMMAND = RegisterInfo(
-        0x204, AccessMode.WO, "any write: copy TABLE_DATA to the row; done before the next access is"
+        0x204,
+        AccessMode.WO,
+        "any write: copy TABLE_DATA to the row; done before the next access is",
     )
     TABLE_DATA = RegisterInfo(0x240, AccessMode.RW, "the row, least significant word first", 16)
     COUNTERS_LOW = RegisterInfo(
         0x400, AccessMode.RO, "low half of each Counter; reading latches COUNTERS_HIGH", 64, 8
     )
-    COUNTERS_HIGH = RegisterInfo(0x404, AccessMode.RO, "high half, as of the last read of a low half", 64, 8)
+    COUNTERS_HIGH = RegisterInfo(
+        0x404, AccessMode.RO, "high half, as of the last read of a low half", 64, 8
+    )
 
     @property
     def address(self) -> int:
@@ -130,8 +142,8 @@ DOORBELLS: dict[Doorbell, str] = {
     Doorbell.SQ_PRODUCER: "free-running producer index of the QP's send ring",
     Doorbell.RQ_PRODUCER: "free-running producer index of the QP's receive ring",
     Doorbell.CQ_CONSUMER: "free-running consumer index of the CQ",
-    Doorbell.CQ_ARM: "the same as CQ_CONSUMER, and arms: the CQ fires once, as soon as its producer "
-    "index differs from the value written",
+    Doorbell.CQ_ARM: "the same as CQ_CONSUMER, and arms: the CQ fires once, as soon as its "
+    "producer index differs from the value written",
 }
 
 

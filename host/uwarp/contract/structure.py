@@ -1,8 +1,8 @@
 """Little-endian structures of named bit fields, shared by host, gateware and firmware.
 
-A :class:`Structure` is data: the fields of a ring entry or of a table row, from the least significant
-bit up. The host packs and unpacks with it; ``uwarp_hdl.layouts`` makes Amaranth layouts from it and
-``uwarp.contract.generate`` the C header and the register reference.
+A :class:`Structure` is data: the fields of a ring entry or of a table row, from the least
+significant bit up. The host packs and unpacks with it; ``uwarp_hdl.layouts`` makes Amaranth layouts
+from it and ``uwarp.contract.generate`` the C header and the register reference.
 """
 
 from __future__ import annotations

@@ -24,7 +24,9 @@ QP_ENTRY = Structure(
         Field("path_mtu", 16, "largest IPv4 datagram it sends, in octets: 576 to MAX_MTU"),
         Field("send_cq", 16, "CQ of its sends"),
         Field("recv_cq", 16, "CQ of its receives"),
-        Field("timeout", 16, "silence after which a message closes as partial, in ticks; 1 to 32767"),
+        Field(
+            "timeout", 16, "silence after which a message closes as partial, in ticks; 1 to 32767"
+        ),
         Field("opcodes", 16, "bit n set: RDMAP opcode n is accepted"),
         Field("_reserved1", 16),
         Field("sq_addr", 56, "DMA address of the send ring, in units of 64 octets"),
@@ -35,7 +37,8 @@ QP_ENTRY = Structure(
 REGION_ENTRY = Structure(
     "region_entry",
     48,
-    "A memory region. Its STag is (index << 8) | key. Octet TO lies at DMA address dma_addr + TO - base_to.",
+    "A memory region. Its STag is (index << 8) | key. Octet TO lies at DMA address "
+    "dma_addr + TO - base_to.",
     (
         Field("valid", 1, "the row is in use"),
         Field("mapped", 1, "the region has a validity map"),
@@ -90,7 +93,8 @@ TABLES: dict[Table, Structure] = {
 def port_rows(port: int, n_qp: int) -> tuple[int, int, int, int]:
     """The row within each of the four banks where ``port`` may stand, for ``n_qp`` rows a bank.
 
-    With k = log2(n_qp), bank b takes the k low bits of ``port ^ (port >> s)`` with s = 16, 3, 6, 10:
-    shifts and XORs only, so that the gateware looks all four up in the cycle in which it knows the port.
+    With k = log2(n_qp), bank b takes the k low bits of ``port ^ (port >> s)`` with s = 16, 3, 6,
+    10: shifts and XORs only, so that the gateware looks all four up in the cycle in which it knows
+    the port.
     """
     return tuple((port ^ port >> shift) & n_qp - 1 for shift in (16, 3, 6, 10))  # type: ignore[return-value]

@@ -10,7 +10,8 @@ __all__ = ["Device", "DeviceError", "Fate", "Impairments", "Link", "WireRecord"]
 
 
 class DeviceError(OSError):
-    """A device that cannot be opened, or that did what it must not (for instance DMA out of bounds)."""
+    """A device that cannot be opened, or that did what it must not (for instance DMA out of
+    bounds)."""
 
 
 class Device(Protocol):
@@ -29,7 +30,8 @@ class Device(Protocol):
     def map(self, address: int, length: int, *, writable: bool = True) -> int:
         """Let the device reach ``length`` octets of this process's memory at ``address``.
 
-        Returns the DMA address of the first octet. The caller keeps the memory alive until :meth:`unmap`.
+        Returns the DMA address of the first octet. The caller keeps the memory alive until
+        :meth:`unmap`.
         """
 
     def unmap(self, dma_address: int) -> None:
@@ -48,7 +50,8 @@ class Device(Protocol):
 
 @dataclass(frozen=True)
 class Impairments:
-    """What a wire does to datagrams, each with the given probability, decided by a seeded generator."""
+    """What a wire does to datagrams, each with the given probability, decided by a seeded
+    generator."""
 
     loss: float = 0.0
     duplicate: float = 0.0
@@ -72,7 +75,8 @@ class Fate(Enum):
 
 @dataclass(frozen=True)
 class WireRecord:
-    """One frame (without FCS) that left device ``source`` (0 or 1); ``time`` in NIC clock cycles."""
+    """One frame (without FCS) that left device ``source`` (0 or 1); ``time`` in NIC clock
+    cycles."""
 
     time: int
     source: int

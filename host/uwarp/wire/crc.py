@@ -1,4 +1,5 @@
-"""CRC32c of a DDP segment: Castagnoli, sent least significant octet first (RFC 5044, section 4.4)."""
+"""CRC32c of a DDP segment: Castagnoli, sent least significant octet first (RFC 5044, section
+4.4)."""
 
 from __future__ import annotations
 

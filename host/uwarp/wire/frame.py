@@ -91,7 +91,8 @@ class UdpFrame:
     hop_limit: int = 64
 
     def encode(self) -> bytes:
-        """The frame without FCS, padded to 60 octets. Raises ValueError for a field that does not fit."""
+        """The frame without FCS, padded to 60 octets. Raises ValueError for a field that does not
+        fit."""
         udp_length = UDP.size + len(self.payload)
         ip = IPV4.pack(
             version_ihl=0x45,

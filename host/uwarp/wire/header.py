@@ -40,7 +40,8 @@ class Header:
         return self._places[name][0]
 
     def pack(self, **values: int) -> bytes:
-        """The header's octets; fields not given are 0. Raises ValueError if one does not fit or is unknown."""
+        """The header's octets; fields not given are 0. Raises ValueError if one does not fit or is
+        unknown."""
         parts = []
         for name, octets in self.fields:
             value = int(values.pop(name, 0))
@@ -54,7 +55,8 @@ class Header:
         return b"".join(parts)
 
     def unpack(self, octets: bytes, start: int = 0) -> dict[str, int]:
-        """The fields of the header that begins at ``start``. Raises ValueError if it is cut short."""
+        """The fields of the header that begins at ``start``. Raises ValueError if it is cut
+        short."""
         if len(octets) - start < self.size:
             raise ValueError(
                 f"{self.name} takes {self.size} octets, {max(0, len(octets) - start)} left"

@@ -23,10 +23,8 @@ def segments(
 ) -> Iterator[tuple[int, int]]:
     """Offset in the message and payload octets of each segment, in the order in which they go out.
 
-    Raises
-    ------
-    ValueError
-        A message that needs more than one segment, if it is untagged or a granule has no room in one.
+    Raises ------ ValueError A message that needs more than one segment, if it is untagged or a
+    granule has no room in one.
     """
     room = segment_room(opcode, path_mtu)
     if length <= room:

@@ -1,7 +1,7 @@
 """DDP segments: control octets, headers, and what each RDMAP message carries behind them.
 
-Tagged and untagged headers are those of RFC 5041, the opcodes those of RFC 5040 and RFC 7306 and this
-project's 0xC to 0xF (the record extension and Send with Immediate).
+Tagged and untagged headers are those of RFC 5041, the opcodes those of RFC 5040 and RFC 7306 and
+this project's 0xC to 0xF (the record extension and Send with Immediate).
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ class SegmentError(ValueError):
 
 
 def header_size(opcode: Opcode) -> int:
-    """Octets before the payload: 14 or 18, and the record extension or immediate if there is one."""
+    """Octets before the payload: 14 or 18, and the record extension or immediate if there is
+    one."""
     size = TAGGED.size if opcode in TAGGED_OPCODES else UNTAGGED.size
     if opcode in RECORD_OPCODES:
         size += RECORD.size
@@ -117,9 +118,10 @@ def queue_number(opcode: Opcode) -> QueueNumber:
 class Segment:
     """One DDP segment.
 
-    Tagged opcodes use ``stag`` and ``to``, untagged ones ``qn``; ``msn``, ``mo`` and ``mlen`` belong to all but the plain
-    tagged ones. ``solicited`` and ``immediate_valid`` are the bits SE and IM, for opcodes 0xC and 0xE
-    only. ``mlen`` of a Send with Invalidate is the STag to invalidate, as in RFC 5040.
+    Tagged opcodes use ``stag`` and ``to``, untagged ones ``qn``; ``msn``, ``mo`` and ``mlen``
+    belong to all but the plain tagged ones. ``solicited`` and ``immediate_valid`` are the bits SE
+    and IM, for opcodes 0xC and 0xE only. ``mlen`` of a Send with Invalidate is the STag to
+    invalidate, as in RFC 5040.
     """
 
     opcode: Opcode
@@ -225,7 +227,8 @@ class Segment:
 
 
 class _Body:
-    """A message body of fixed fields: encoded from, and decoded to, a dataclass of the same names."""
+    """A message body of fixed fields: encoded from, and decoded to, a dataclass of the same
+    names."""
 
     _header: Header
 
@@ -271,7 +274,8 @@ class ImmediateData(_Body):
 
 @dataclass(frozen=True, kw_only=True)
 class AtomicRequest(_Body):
-    """Payload of an Atomic Request (RFC 7306, section 5.2.1); ``operation`` is the low nibble of its word."""
+    """Payload of an Atomic Request (RFC 7306, section 5.2.1); ``operation`` is the low nibble of
+    its word."""
 
     _header = Header(
         "atomic_request",
@@ -319,8 +323,8 @@ class AtomicResponse(_Body):
 class Terminate:
     """Payload of a Terminate (RFC 5040, section 4.8): the control word, then what it quotes.
 
-    ``layer`` and ``etype`` are 4 bits, ``code`` 8. The flags M, D, R say which of the segment length, the DDP header and
-    the RDMAP header ``quoted`` holds.
+    ``layer`` and ``etype`` are 4 bits, ``code`` 8. The flags M, D, R say which of the segment
+    length, the DDP header and the RDMAP header ``quoted`` holds.
     """
 
     layer: int
