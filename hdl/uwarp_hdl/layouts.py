@@ -1,6 +1,7 @@
 """Amaranth layouts made from the device contract, and the payloads of the streams between units."""
 
 from amaranth.lib import data, enum
+
 from uwarp.contract import (
     CQ_ENTRY,
     CQE,
