@@ -1,0 +1,104 @@
+"""Read engine: bursts of several units onto one AXI4 read port.
+
+::
+
+    clients[*].bursts -> round robin -> AR register ---------> AR
+                             |
+                             +-> order of bursts
+                                        |
+    clients[*].beats  <-------- R register <----------------- R
+
+One burst is granted a cycle, one word a cycle comes back. From a burst to AR: 1 cycle; from R to a
+client's word: 1 cycle. Up to ``OUTSTANDING`` bursts wait for their words.
+"""
+
+from amaranth.hdl import Array, Cat, Module, Signal
+from amaranth.lib import fifo, wiring
+from amaranth.lib.wiring import In, Out
+
+from ..interfaces import ReadClientSignature
+from ..layouts import ReadBeat
+from ..stream.arbiter import RoundRobin
+from .channels import INCR, OUTSTANDING, READ_CHANNELS, SIZE_8_OCTETS
+
+__all__ = ["ReadArbiter"]
+
+
+class ReadArbiter(wiring.Component):
+    """Read bursts of ``count`` clients in turn; a single ID, so words come in the order of bursts.
+
+    A client that does not take its words holds up all others. A word whose answer is SLVERR or
+    DECERR has ``error``.
+
+    Parameters
+    ----------
+    count : int
+        Clients.
+
+    Members
+    -------
+    clients : In(ReadClientSignature()).array(count)
+    bus : Out(READ_CHANNELS)
+    halt : In(1)
+        No further burst is granted; those granted run to their end.
+    idle : Out(1)
+        No word is expected from the bus or on its way to a client.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        super().__init__(
+            {
+                "clients": In(ReadClientSignature()).array(count),
+                "bus": Out(READ_CHANNELS),
+                "halt": In(1),
+                "idle": Out(1),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.turn = turn = RoundRobin(self._count)
+        m.submodules.order = order = fifo.SyncFIFO(width=len(turn.index), depth=OUTSTANDING)
+        bus = self.bus
+
+        # Bursts to AR.
+        address_free = ~bus.arvalid | bus.arready
+        may_grant = address_free & ~self.halt & order.w_rdy
+        grant = may_grant & turn.valid
+        burst = Array(client.bursts.payload for client in self.clients)[turn.index]
+        m.d.comb += [
+            turn.requests.eq(Cat(client.bursts.valid for client in self.clients)),
+            turn.advance.eq(grant),
+            order.w_data.eq(turn.index),
+            order.w_en.eq(grant),
+            bus.arsize.eq(SIZE_8_OCTETS),
+            bus.arburst.eq(INCR),
+        ]
+        for index, client in enumerate(self.clients):
+            m.d.comb += client.bursts.ready.eq(may_grant & (turn.index == index))
+        with m.If(address_free):
+            m.d.sync += [
+                bus.arvalid.eq(grant),
+                bus.araddr.eq(burst.address),
+                bus.arlen.eq(burst.beats),
+            ]
+
+        # Words to the client of the oldest burst.
+        beat = Signal(ReadBeat)
+        valid = Signal(self._count)
+        taken = Cat(client.beats.ready for client in self.clients)
+        free = ~(valid & ~taken).any()
+        m.d.comb += [bus.rready.eq(free), order.r_en.eq(free & bus.rvalid & bus.rlast)]
+        with m.If(free):
+            m.d.sync += [
+                valid.eq(Cat(bus.rvalid & (order.r_data == index) for index in range(self._count))),
+                beat.data.eq(bus.rdata),
+                beat.last.eq(bus.rlast),
+                beat.error.eq(bus.rresp[1]),
+            ]
+        for index, client in enumerate(self.clients):
+            m.d.comb += [client.beats.payload.eq(beat), client.beats.valid.eq(valid[index])]
+
+        m.d.comb += self.idle.eq(~bus.arvalid & (order.level == 0) & ~valid.any())
+        return m

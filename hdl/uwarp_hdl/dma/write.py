@@ -1,0 +1,117 @@
+"""Write engine: bursts of several units onto one AXI4 write port.
+
+::
+
+    clients[*].bursts -> round robin -> AW register ------------> AW
+                             |
+                             +-> order of words --+-> order of answers
+                                                  |          |
+    clients[*].beats  -------------------> mux -> W register ---> W
+    clients[*].done   <--------------------------------+-------- B
+
+One burst is granted a cycle, and one word leaves a cycle without a gap between bursts, whichever
+clients they are of. AW runs ahead of W; up to ``OUTSTANDING`` bursts wait for their answers. From a
+burst to AW: 1 cycle; from a word to W: 1 cycle, and not before the cycle after its burst was
+granted; from B to ``done``: 1 cycle.
+"""
+
+from amaranth.hdl import Array, Cat, Module, Signal
+from amaranth.lib import fifo, wiring
+from amaranth.lib.wiring import In, Out
+
+from ..interfaces import WriteClientSignature
+from ..stream.arbiter import RoundRobin
+from .channels import INCR, OUTSTANDING, SIZE_8_OCTETS, WRITE_CHANNELS
+
+__all__ = ["WriteArbiter"]
+
+
+class WriteArbiter(wiring.Component):
+    """Write bursts of ``count`` clients in turn; one ID, so answers come in the order of bursts.
+
+    A client that announces a burst and does not bring its words holds up all others.
+
+    Parameters
+    ----------
+    count : int
+        Clients.
+
+    Members
+    -------
+    clients : In(WriteClientSignature()).array(count)
+    bus : Out(WRITE_CHANNELS)
+    halt : In(1)
+        No further burst is granted; those granted run to their end.
+    idle : Out(1)
+        Nothing is on its way to the bus or unanswered.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        super().__init__(
+            {
+                "clients": In(WriteClientSignature()).array(count),
+                "bus": Out(WRITE_CHANNELS),
+                "halt": In(1),
+                "idle": Out(1),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.turn = turn = RoundRobin(self._count)
+        width = len(turn.index)
+        m.submodules.word_order = word_order = fifo.SyncFIFO(width=width, depth=OUTSTANDING)
+        m.submodules.answer_order = answer_order = fifo.SyncFIFO(width=width, depth=OUTSTANDING)
+        bus = self.bus
+
+        # Bursts to AW.
+        address_free = ~bus.awvalid | bus.awready
+        may_grant = address_free & ~self.halt & word_order.w_rdy & answer_order.w_rdy
+        grant = may_grant & turn.valid
+        burst = Array(client.bursts.payload for client in self.clients)[turn.index]
+        m.d.comb += [
+            turn.requests.eq(Cat(client.bursts.valid for client in self.clients)),
+            turn.advance.eq(grant),
+            word_order.w_data.eq(turn.index),
+            word_order.w_en.eq(grant),
+            answer_order.w_data.eq(turn.index),
+            answer_order.w_en.eq(grant),
+            bus.awsize.eq(SIZE_8_OCTETS),
+            bus.awburst.eq(INCR),
+        ]
+        for index, client in enumerate(self.clients):
+            m.d.comb += client.bursts.ready.eq(may_grant & (turn.index == index))
+        with m.If(address_free):
+            m.d.sync += [
+                bus.awvalid.eq(grant),
+                bus.awaddr.eq(burst.address),
+                bus.awlen.eq(burst.beats),
+            ]
+
+        # Words to W, in the order of the grants.
+        word_free = ~bus.wvalid | bus.wready
+        beat = Array(client.beats.payload for client in self.clients)[word_order.r_data]
+        beat_valid = Array(client.beats.valid for client in self.clients)[word_order.r_data]
+        take = word_free & word_order.r_rdy
+        m.d.comb += word_order.r_en.eq(take & beat_valid & beat.last)
+        for index, client in enumerate(self.clients):
+            m.d.comb += client.beats.ready.eq(take & (word_order.r_data == index))
+        with m.If(word_free):
+            m.d.sync += [
+                bus.wvalid.eq(word_order.r_rdy & beat_valid),
+                bus.wdata.eq(beat.data),
+                bus.wstrb.eq(beat.strobe),
+                bus.wlast.eq(beat.last),
+            ]
+
+        # Answers to their clients.
+        m.d.comb += [bus.bready.eq(1), answer_order.r_en.eq(bus.bvalid)]
+        answering = Signal()
+        m.d.sync += answering.eq(bus.bvalid)
+        for index, client in enumerate(self.clients):
+            is_client = bus.bvalid & answer_order.r_rdy & (answer_order.r_data == index)
+            m.d.sync += [client.done.eq(is_client), client.error.eq(is_client & bus.bresp[1])]
+
+        m.d.comb += self.idle.eq(~bus.awvalid & (answer_order.level == 0) & ~answering)
+        return m
