@@ -1,0 +1,6 @@
+"""The reference NIC: what the rule of ``docs/device.md`` means, in Python."""
+
+from .memory import Memory, MemoryFault
+from .rnic import Rnic
+
+__all__ = ["Memory", "MemoryFault", "Rnic"]

@@ -1,0 +1,163 @@
+"""The reference NIC as a whole."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from uwarp.contract import Counter, Doorbell, Parameters, QpState, Table
+
+from .clock import Clock
+from .closed import ClosedMessages
+from .completion import CompletionQueues
+from .memory import Memory
+from .receive import Receiver
+from .registers import RegisterFile
+from .tables import PortRow, QpRow, RegionRow, Tables
+from .trackers import Trackers
+from .transmit import Transmitter
+from .verdict import Port, examine
+
+__all__ = ["Rnic"]
+
+_MANAGEMENT_FRAMES = 1024
+
+
+class Rnic:
+    """Software reading of ``docs/device.md``: the golden model of every testbench.
+
+    A frame that is received has had all its effects when :meth:`receive` returns, a register access
+    when it returns, and a message that times out completes in the very cycle. Time goes by in
+    :meth:`advance` only. There is no receive buffer, so that DROP_OVERFLOW stays 0.
+
+    Failed DMA writes (payload, map, CQE) have no effect and are not reported.
+
+    Parameters
+    ----------
+    parameters : sizes of tables and memories.
+    memory : what DMA reaches.
+
+    Attributes
+    ----------
+    management : the last frames handed to the management port, oldest first.
+    counters : values by ``Counter``.
+    """
+
+    def __init__(self, parameters: Parameters, memory: Memory) -> None:
+        self.parameters = parameters
+        self.memory = memory
+        self.management: deque[bytes] = deque(maxlen=_MANAGEMENT_FRAMES)
+        self._clock = Clock()
+        self.soft_reset()
+
+    def soft_reset(self) -> None:
+        """As CONTROL.RESET: all but the time starts anew."""
+        parameters, memory, clock = self.parameters, self.memory, self._clock
+        port = Port()
+        self.management.clear()
+        self.counters = [0] * len(Counter)
+        self._port = port
+        self._tables = Tables(parameters)
+        self._completions = CompletionQueues(parameters.n_cq, memory, clock, self.counters)
+        closed = ClosedMessages(parameters.n_closed, clock)
+        self._trackers = Trackers(parameters, memory, clock, self._completions, closed)
+        self._receiver = Receiver(memory, self._tables, self._completions, self._trackers, closed)
+        self._transmitter = Transmitter(
+            memory, self._tables, self._completions, port, self.counters
+        )
+        self.irq_status = self._completions.fired
+        self._registers = RegisterFile(parameters, clock, port, self)
+
+    @property
+    def time(self) -> int:
+        """Clock cycles since power-up, modulo 2^47."""
+        return self._clock.time
+
+    @property
+    def irq(self) -> bool:
+        """Level of the interrupt line."""
+        return self._registers.irq_enabled and any(self.irq_status)
+
+    @property
+    def open_messages(self) -> int:
+        return len(self._trackers.all_open())
+
+    def read32(self, address: int) -> int:
+        """Read a register. Raises ValueError for an address that is not a whole word's."""
+        _check_word(address, 0)
+        return self._registers.read(address)
+
+    def write32(self, address: int, value: int) -> None:
+        """Write a register or ring a doorbell.
+
+        Raises ValueError as :meth:`read32`, and for a value of more than 32 bits.
+        """
+        _check_word(address, value)
+        self._registers.write(address, value)
+
+    def receive(self, frame: bytes, error: bool = False) -> None:
+        """A frame off the wire, without FCS; ``error`` if the MAC flagged it."""
+        if not self._registers.enabled:
+            return
+        self.counters[Counter.RX_FRAMES] += 1
+        frame = bytes(frame)
+        verdict = examine(frame, error, self._port, self._tables)
+        if not isinstance(verdict, Counter):
+            verdict = self._receiver.accept(verdict)
+        elif verdict is Counter.RX_MANAGEMENT:
+            self.management.append(frame)
+        self.counters[verdict] += 1
+
+    def next_frame(self) -> bytes | None:
+        """The next frame to send, without FCS, or None if there is no work.
+
+        A WQE completes in the call that gives its last frame; WQEs that fail complete on the way.
+        """
+        if not self._registers.enabled:
+            return None
+        return self._transmitter.next_frame()
+
+    def advance(self, cycles: int) -> None:
+        """Let clock cycles go by. Messages that time out complete, each at its time."""
+        if cycles < 0:
+            raise ValueError(f"{cycles} cycles; time goes forward")
+        end = self._clock.cycles + cycles
+        while (due := self._trackers.next_due()) is not None and due <= end:
+            self._clock.cycles = max(due, self._clock.cycles)
+            self._trackers.close_due()
+        self._clock.cycles = end
+
+    def load_row(self, table: Table, row: int, value: int) -> None:
+        """Write a table row, given as one number. A row beyond the table is none."""
+        if table is Table.QP and row < self.parameters.n_qp:
+            qp = self._tables.qps[row]
+            qp.load(QpRow.from_int(value))
+            if qp.row.state == QpState.RESET:
+                self._transmitter.forget(qp)
+        elif table is Table.REGION and row < self.parameters.n_region:
+            self._tables.regions[row] = RegionRow.from_int(value)
+        elif table is Table.CQ and row < self.parameters.n_cq:
+            self._completions.load(row, value)
+        elif table is Table.PORT and row < self.parameters.n_port:
+            self._tables.ports[row] = PortRow.from_int(value)
+
+    def ring(self, doorbell: Doorbell, page: int, value: int) -> None:
+        """Write a doorbell; a page beyond the tables is none."""
+        if page >= self.parameters.n_qp:
+            return
+        qp = self._tables.qps[page]
+        match doorbell:
+            case Doorbell.SQ_PRODUCER:
+                qp.sq_producer = value
+            case Doorbell.RQ_PRODUCER:
+                qp.rq_producer = value
+            case Doorbell.CQ_CONSUMER:
+                self._completions.consume(page, value, arm=False)
+            case Doorbell.CQ_ARM:
+                self._completions.consume(page, value, arm=True)
+
+
+def _check_word(address: int, value: int) -> None:
+    if address < 0 or address % 4:
+        raise ValueError(f"address {address:#x}; registers are aligned words")
+    if not 0 <= value < 1 << 32:
+        raise ValueError(f"value {value:#x}; registers take 32 bits")

@@ -1,0 +1,157 @@
+"""Tables of the NIC and the indices that go with their rows (device behaviour, section 1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from uwarp.contract import (
+    PORT_ENTRY,
+    QP_ENTRY,
+    REGION_ENTRY,
+    Access,
+    Parameters,
+    QpState,
+    port_rows,
+)
+
+__all__ = ["PortRow", "QpRow", "QueuePair", "RegionRow", "Tables"]
+
+
+@dataclass(frozen=True)
+class QpRow:
+    """A row of the QP table; fields as in ``QP_ENTRY``."""
+
+    state: int
+    sq_log2: int
+    rq_log2: int
+    pd: int
+    udp_port: int
+    path_mtu: int
+    send_cq: int
+    recv_cq: int
+    timeout: int
+    opcodes: int
+    sq_addr: int
+    rq_addr: int
+
+    @classmethod
+    def from_int(cls, value: int) -> QpRow:
+        return cls(**vars(QP_ENTRY.from_int(value)))
+
+    @property
+    def receives(self) -> bool:
+        return self.state in (QpState.RTR, QpState.RTS)
+
+    @property
+    def sends(self) -> bool:
+        return self.state == QpState.RTS
+
+
+@dataclass(frozen=True)
+class RegionRow:
+    """A row of the region table; fields as in ``REGION_ENTRY``."""
+
+    valid: int
+    mapped: int
+    access: int
+    key: int
+    pd: int
+    granule_log2: int
+    base_to: int
+    length: int
+    dma_addr: int
+    map_addr: int
+    map_base: int
+
+    @classmethod
+    def from_int(cls, value: int) -> RegionRow:
+        return cls(**vars(REGION_ENTRY.from_int(value)))
+
+    def holds(self, to: int, octets: int) -> bool:
+        """Whether [to, to + octets) is inside, in exact arithmetic."""
+        return self.base_to <= to and to + octets <= self.base_to + self.length
+
+    def dma_address(self, to: int) -> int:
+        return (self.dma_addr + to - self.base_to) & (1 << 64) - 1
+
+    def granule(self, to: int) -> int:
+        """Number of the granule that octet ``to`` is in (4.2)."""
+        return to - self.base_to >> self.granule_log2
+
+
+@dataclass(frozen=True)
+class PortRow:
+    """A row of the port table; fields as in ``PORT_ENTRY``."""
+
+    valid: int
+    port: int
+    qpn: int
+
+    @classmethod
+    def from_int(cls, value: int) -> PortRow:
+        return cls(**vars(PORT_ENTRY.from_int(value)))
+
+
+@dataclass
+class QueuePair:
+    """A QP's row and its indices: 32 bits, free-running."""
+
+    number: int
+    row: QpRow = field(default_factory=lambda: QpRow.from_int(0))
+    sq_producer: int = 0
+    sq_consumer: int = 0
+    rq_producer: int = 0
+    rq_consumer: int = 0
+    next_msn: int = 0
+
+    def load(self, row: QpRow) -> None:
+        self.row = row
+        if row.state == QpState.RESET:
+            self.sq_producer = self.sq_consumer = 0
+            self.rq_producer = self.rq_consumer = 0
+            self.next_msn = 1
+
+    def take_msn(self) -> int:
+        msn = self.next_msn
+        self.next_msn = (msn + 1) & 0xFFFF_FFFF
+        return msn
+
+
+class Tables:
+    """QPs, regions and UDP ports. Completion queues are in ``completion``."""
+
+    def __init__(self, parameters: Parameters) -> None:
+        self._n_qp = parameters.n_qp
+        self.qps = [QueuePair(number) for number in range(parameters.n_qp)]
+        self.regions = [RegionRow.from_int(0)] * parameters.n_region
+        self.ports = [PortRow.from_int(0)] * parameters.n_port
+
+    def qp_of_port(self, port: int) -> int | None:
+        """QP number that the port table gives, or None. The lowest bank counts."""
+        for bank, row in enumerate(port_rows(port, self._n_qp)):
+            entry = self.ports[bank * self._n_qp + row]
+            if entry.valid and entry.port == port:
+                return entry.qpn
+        return None
+
+    def region_of(self, stag: int) -> RegionRow | None:
+        """The valid row that an STag's upper 24 bits name, whatever its key; or None."""
+        index = stag >> 8
+        if index < len(self.regions) and self.regions[index].valid:
+            return self.regions[index]
+        return None
+
+    def allowed_sge(
+        self, pd: int, lkey: int, addr: int, length: int, access: Access
+    ) -> RegionRow | None:
+        """The region of an SGE if a QP of ``pd`` may use all of it with ``access``, else None."""
+        region = self.region_of(lkey)
+        if (
+            region is None
+            or region.key != lkey & 0xFF
+            or region.pd != pd
+            or access & ~region.access
+            or not region.holds(addr, length)
+        ):
+            return None
+        return region
