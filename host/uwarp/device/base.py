@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from types import TracebackType
+from typing import Protocol, Self
 
 __all__ = ["Device", "DeviceError", "Fate", "Impairments", "Link", "WireRecord"]
 
@@ -101,3 +102,12 @@ class Link(Protocol):
         """What crossed (or was dropped) since the last call, in the order in which it happened."""
 
     def close(self) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
