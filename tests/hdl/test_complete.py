@@ -1,0 +1,439 @@
+"""Completion queues against the rule, with software that polls memory; tables."""
+
+import random
+import sys
+from collections import deque
+from pathlib import Path
+
+import pytest
+from amaranth.sim import Simulator
+
+from uwarp.contract import CQ_ENTRY, CQE, PORT_ENTRY, QP_ENTRY, Counter, Parameters, Status
+from uwarp_hdl.iwarp.complete import CompletionUnit
+from uwarp_hdl.iwarp.tables import PortTable, RowTable
+from uwarp_hdl.layouts import QP_ROW
+
+sys.path.insert(0, str(Path(__file__).parent))
+from axi_model import until, watchdog
+
+PERIOD = 6.4e-9
+PARAMETERS = Parameters(n_qp=4)
+RESERVE, RELEASE = 0, 1
+MASK32 = (1 << 32) - 1
+
+
+class HostMemory:
+    """The other side of the unit's write client: bursts, words and late answers."""
+
+    def __init__(self, port, rng, *, stall=0.3, latency=30):
+        self.port = port
+        self.rng = rng
+        self.stall = stall
+        self.latency = latency
+        self.slots: dict[int, bytes] = {}
+        self.cycle = 0
+        self.addresses: deque[int] = deque()
+        self.words: list[int] = []
+        self.bodies: deque[bytes] = deque()
+        self.done: deque[int] = deque()
+        self.answered = 0
+
+    async def process(self, ctx):
+        port = self.port
+        while True:
+            bursts_ready = self.rng.random() >= self.stall
+            beats_ready = self.rng.random() >= self.stall
+            ctx.set(port.bursts.ready, bursts_ready)
+            ctx.set(port.beats.ready, beats_ready)
+            done = bool(self.done) and self.done[0] <= self.cycle
+            ctx.set(port.done, done)
+            if done:
+                self.done.popleft()
+                self.answered += 1
+            _, _, burst_valid, burst, beat_valid, beat = await ctx.tick().sample(
+                port.bursts.valid, port.bursts.payload, port.beats.valid, port.beats.payload
+            )
+            self.cycle += 1
+            if burst_valid and bursts_ready:
+                assert burst.beats == 7
+                self.addresses.append(burst.address)
+            if beat_valid and beats_ready:
+                assert beat.strobe == 0xFF
+                self.words.append(beat.data)
+                assert beat.last == (len(self.words) == 8), "the word with the phase is the last"
+                if beat.last:
+                    self.bodies.append(b"".join(w.to_bytes(8, "little") for w in self.words))
+                    self.words = []
+            while self.addresses and self.bodies:
+                self.slots[self.addresses.popleft()] = self.bodies.popleft()
+                self.done.append(self.cycle + self.rng.randint(1, self.latency))
+
+
+class Ring:
+    """A CQ as software sees it."""
+
+    def __init__(self, memory, address, log2):
+        self.memory = memory
+        self.address = address
+        self.log2 = log2
+        self.consumer = 0
+
+    def poll(self):
+        """The next CQE, or None."""
+        at = self.address + 64 * (self.consumer & ((1 << self.log2) - 1))
+        body = self.memory.slots.get(at)
+        if body is None:
+            return None
+        cqe = CQE.unpack(body)
+        if cqe.phase != 1 - (self.consumer >> self.log2 & 1):
+            return None
+        self.consumer = self.consumer + 1 & MASK32
+        return cqe
+
+
+async def ring_doorbell(ctx, dut, cq, *, index=0, arm=0, row=None):
+    payload = {"cq": cq, "index": index, "arm": arm, "reset": row is not None}
+    ctx.set(dut.doorbells.payload, payload | {"row": CQ_ENTRY.from_int(row or 0).__dict__})
+    ctx.set(dut.doorbells.valid, 1)
+    await until(ctx, dut.doorbells.ready)
+    ctx.set(dut.doorbells.valid, 0)
+
+
+async def credit(ctx, port, operation, cq):
+    """Ask; the answer of a RESERVE."""
+    ctx.set(port.requests.payload, {"operation": operation, "cq": cq})
+    ctx.set(port.requests.valid, 1)
+    await until(ctx, port.requests.ready)
+    ctx.set(port.requests.valid, 0)
+    if operation == RELEASE:
+        return None
+    ctx.set(port.granted.ready, 1)
+    (granted,) = await until(ctx, port.granted.valid, port.granted.payload)
+    ctx.set(port.granted.ready, 0)
+    return granted
+
+
+async def complete(ctx, stream, cq, **fields):
+    ctx.set(stream.payload, {"cq": cq, "cqe": fields})
+    ctx.set(stream.valid, 1)
+    await until(ctx, stream.ready)
+    ctx.set(stream.valid, 0)
+
+
+def simulate(dut, *benches, background=(), cycles=60000):
+    sim = Simulator(dut)
+    sim.add_clock(PERIOD)
+    for bench in benches:
+        sim.add_testbench(bench)
+    for bench in (*background, watchdog(cycles)):
+        sim.add_testbench(bench, background=True)
+    sim.run()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_credits_in_sequence(seed):
+    """Each answer, index and slot against the formula of 6.1, one operation after the other."""
+    rng = random.Random(f"credits {seed}")
+    dut = CompletionUnit(PARAMETERS)
+    memory = HostMemory(dut.write, rng)
+    irqs: list[tuple[str, int]] = []
+
+    async def interrupts(ctx):
+        while True:
+            _, _, fired, cleared, cq = await ctx.tick().sample(
+                dut.irq_set, dut.irq_clear, dut.irq_cq
+            )
+            if fired or cleared:
+                irqs.append(("set" if fired else "clear", cq))
+
+    async def bench(ctx):
+        while ctx.get(dut.busy):
+            await ctx.tick()
+        rows: dict[int, tuple[int, int]] = {}
+        producer, consumer, reserved, armed = ({cq: 0 for cq in range(4)} for _ in range(4))
+        expected_irqs = []
+        written = 0
+
+        def fire(cq):
+            if armed[cq]:
+                armed[cq] = 0
+                expected_irqs.append(("set", cq))
+
+        for step in range(400):
+            cq = rng.randrange(4)
+            client = rng.randrange(2)
+            action = rng.choices(
+                ("row", "reserve", "release", "complete", "consume", "arm", "beyond"),
+                (1, 8, 2, 8, 4, 4, 1),
+            )[0]
+            if action == "row":
+                log2 = rng.choice((1, 1, 2, 3, 16))
+                address = rng.randrange(1 << 58) << 6
+                valid = rng.random() < 0.9
+                row = CQ_ENTRY.to_int(valid=valid, log2=log2, addr=address)
+                await ring_doorbell(ctx, dut, cq, row=row)
+                rows[cq] = (log2, address) if valid else None
+                producer[cq] = consumer[cq] = reserved[cq] = armed[cq] = 0
+                expected_irqs.append(("clear", cq))
+            elif action == "reserve":
+                free = 0
+                if rows.get(cq):
+                    used = (producer[cq] - consumer[cq] & MASK32) + reserved[cq]
+                    free = (1 << rows[cq][0]) - used
+                granted = await credit(ctx, dut.credits[client], RESERVE, cq)
+                assert granted == (free > 0), f"seed {seed}, step {step}: CQ {cq}, {free} free"
+                reserved[cq] += granted
+            elif action == "release" and reserved[cq]:
+                await credit(ctx, dut.credits[client], RELEASE, cq)
+                reserved[cq] -= 1
+            elif action == "complete" and reserved[cq]:
+                msn = rng.getrandbits(32)
+                await complete(ctx, dut.completions[client], cq, msn=msn, phase=1, time_low=5)
+                log2, base = rows[cq]
+                at = base + 64 * (producer[cq] & ((1 << log2) - 1)) & (1 << 64) - 1
+                phase = 1 - (producer[cq] >> log2 & 1)
+                producer[cq] = producer[cq] + 1
+                reserved[cq] -= 1
+                written += 1
+                while memory.answered < written:
+                    await ctx.tick()
+                cqe = CQE.unpack(memory.slots[at])
+                assert (cqe.msn, cqe.phase) == (msn, phase), f"seed {seed}, step {step}"
+                fire(cq)
+            elif action in ("consume", "arm"):
+                # Software in error: a consumer ahead of the producer.
+                ahead = rng.randint(1, 3) if cq == 3 and rng.random() < 0.3 else 0
+                index = rng.randint(consumer[cq], max(consumer[cq], producer[cq])) + ahead
+                index &= MASK32
+                await ring_doorbell(ctx, dut, cq, index=index, arm=action == "arm")
+                consumer[cq] = index
+                if action == "arm":
+                    armed[cq] = 1
+                    if producer[cq] != index:
+                        fire(cq)
+            elif action == "beyond":
+                granted = await credit(ctx, dut.credits[client], RESERVE, cq + 4)
+                assert not granted, f"seed {seed}: a slot of CQ {cq + 4} of 4"
+            await ctx.tick().repeat(8)
+            assert irqs == expected_irqs, f"seed {seed}, step {step}: {action} of CQ {cq}"
+
+    simulate(dut, bench, background=(memory.process, interrupts))
+    assert memory.answered > 20, f"seed {seed} wrote {memory.answered} CQEs: tests too little"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_concurrent(seed):
+    """Two clients, software that polls and arms: each completion once, in order, none lost."""
+    rng = random.Random(f"concurrent {seed}")
+    dut = CompletionUnit(PARAMETERS)
+    memory = HostMemory(dut.write, rng, stall=rng.choice((0, 0.3, 0.6)))
+    per_client = 60
+    rings = {0: Ring(memory, 0x10000, 3), 3: Ring(memory, 0x20000, 1)}
+    got = {cq: [] for cq in rings}
+    given: list[list[tuple[int, int]]] = [[], []]
+    counts = [0, 0]
+    status = 0
+    wakes = 0
+
+    async def interrupts(ctx):
+        nonlocal status
+        while True:
+            _, _, fired, cleared, cq = await ctx.tick().sample(
+                dut.irq_set, dut.irq_clear, dut.irq_cq
+            )
+            if fired:
+                status |= 1 << cq
+                ring = rings[cq]
+                at = ring.address + 64 * (ring.consumer & ((1 << ring.log2) - 1))
+                assert at in memory.slots, "an interrupt before its CQE is in memory"
+            if cleared:
+                status &= ~(1 << cq)
+
+    async def events(ctx):
+        while True:
+            _, _, strobes = await ctx.tick().sample(dut.events)
+            counts[0] += strobes >> Counter.CQES & 1
+            counts[1] += strobes >> Counter.MESSAGES_PARTIAL & 1
+
+    async def start(ctx):
+        while ctx.get(dut.busy):
+            await ctx.tick()
+        for cq, ring in rings.items():
+            row = CQ_ENTRY.to_int(valid=1, log2=ring.log2, addr=ring.address)
+            await ring_doorbell(ctx, dut, cq, row=row)
+
+    def client(number):
+        async def process(ctx):
+            await ctx.tick().repeat(40)
+            while len(given[number]) < per_client:
+                cq = rng.choice(list(rings))
+                if not await credit(ctx, dut.credits[number], RESERVE, cq):
+                    await ctx.tick().repeat(rng.randint(1, 10))
+                elif rng.random() < 0.2:
+                    await credit(ctx, dut.credits[number], RELEASE, cq)
+                else:
+                    serial = len(given[number])
+                    kind = rng.choice((Status.SUCCESS, Status.PARTIAL))
+                    given[number].append((cq, kind))
+                    await complete(
+                        ctx, dut.completions[number], cq, qpn=number, msn=serial, status=kind
+                    )
+
+        return process
+
+    async def software(ctx):
+        """Sleeps until the interrupt, polls all, arms, polls again: as a driver does."""
+        nonlocal status, wakes
+        await start(ctx)
+        for cq in rings:
+            await ring_doorbell(ctx, dut, cq, index=0, arm=1)
+        while sum(map(len, got.values())) < 2 * per_client:
+            await ctx.tick()
+            for cq, ring in rings.items():
+                if not status >> cq & 1:
+                    continue
+                status &= ~(1 << cq)
+                wakes += 1
+                while (cqe := ring.poll()) is not None:
+                    got[cq].append(cqe)
+                    if rng.random() < 0.3:
+                        await ring_doorbell(ctx, dut, cq, index=ring.consumer)
+                await ring_doorbell(ctx, dut, cq, index=ring.consumer, arm=1)
+        await ctx.tick().repeat(100)
+        assert ctx.get(dut.pending) == 0
+        # All slots are free again: as many reservations as entries, and no more.
+        for cq, ring in rings.items():
+            await ring_doorbell(ctx, dut, cq, index=ring.consumer)
+            answers = [
+                await credit(ctx, dut.credits[0], RESERVE, cq) for _ in range((1 << ring.log2) + 1)
+            ]
+            assert answers == [1] * (1 << ring.log2) + [0], f"seed {seed}: CQ {cq}: {answers}"
+
+    simulate(dut, software, client(0), client(1), background=(memory.process, interrupts, events))
+    for number in range(2):
+        for cq in rings:
+            order = [(cqe.msn, cqe.status) for cqe in got[cq] if cqe.qpn == number]
+            wanted = [(i, kind) for i, (at, kind) in enumerate(given[number]) if at == cq]
+            assert order == wanted, f"seed {seed}: client {number}, CQ {cq}"
+    times = [cqe.time_low for cqe in got[0]]
+    assert times == sorted(times)
+    partial = sum(kind == Status.PARTIAL for item in given for _, kind in item)
+    assert counts == [2 * per_client, partial], f"seed {seed}"
+    assert wakes > 2
+
+
+@pytest.mark.parametrize("doorbells", (False, True))
+def test_rate(doorbells):
+    """A client that reserves and completes: a CQE every 12 cycles, whatever doorbells come."""
+    dut = CompletionUnit(PARAMETERS)
+    memory = HostMemory(dut.write, random.Random(0), stall=0, latency=200)
+    total = 100
+    rung = 0
+    took = 0
+
+    async def reserve(ctx):
+        while ctx.get(dut.busy):
+            await ctx.tick()
+        await ring_doorbell(ctx, dut, 0, row=CQ_ENTRY.to_int(valid=1, log2=10, addr=0))
+        for _ in range(total):
+            assert await credit(ctx, dut.credits[0], RESERVE, 0)
+
+    async def finish(ctx):
+        nonlocal took
+        await ctx.tick().repeat(30)
+        start = memory.cycle
+        for serial in range(total):
+            await complete(ctx, dut.completions[0], 0, msn=serial)
+        took = memory.cycle - start
+
+    async def ring(ctx):
+        nonlocal rung
+        await ctx.tick().repeat(30)
+        while doorbells:
+            await ring_doorbell(ctx, dut, 1, index=rung)
+            rung += 1
+
+    simulate(dut, reserve, finish, background=(memory.process, ring), cycles=3000)
+    assert took <= 12 * total, f"{took} cycles for {total} CQEs"
+    assert not doorbells or rung >= total
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_time(seed):
+    """47 bits of time, split as the CQE wants it."""
+    time = random.Random(seed).getrandbits(47)
+    dut = CompletionUnit(PARAMETERS)
+    memory = HostMemory(dut.write, random.Random(seed))
+
+    async def bench(ctx):
+        ctx.set(dut.time, time)
+        while ctx.get(dut.busy):
+            await ctx.tick()
+        await ring_doorbell(ctx, dut, 2, row=CQ_ENTRY.to_int(valid=1, log2=1, addr=0x40))
+        assert await credit(ctx, dut.credits[1], RESERVE, 2)
+        await complete(ctx, dut.completions[1], 2, wqe_index=7)
+        while not memory.answered:
+            await ctx.tick()
+        cqe = CQE.unpack(memory.slots[0x40])
+        assert (cqe.time_high << 31 | cqe.time_low, cqe.wqe_index) == (time, 7), f"seed {seed}"
+
+    simulate(dut, bench, background=(memory.process,))
+
+
+def test_row_table():
+    """Rows are zero after the sweep, hold what was written, and padding reads as zero."""
+    seed = 5
+    rng = random.Random(seed)
+    dut = RowTable(QP_ROW, 8, 2)
+    rows = {index: 0 for index in range(8)}
+
+    async def bench(ctx):
+        for _ in range(8):
+            assert ctx.get(dut.busy)
+            await ctx.tick()
+        assert not ctx.get(dut.busy)
+        for _ in range(200):
+            index = rng.randrange(8)
+            value = rng.getrandbits(256)
+            fields = QP_ENTRY.from_int(value).__dict__
+            ctx.set(dut.write.index, index)
+            ctx.set(dut.write.row, QP_ROW.from_bits(value))
+            ctx.set(dut.write.enable, rng.getrandbits(1))
+            asked = [rng.randrange(8) for _ in dut.reads]
+            for port, item in zip(dut.reads, asked, strict=True):
+                ctx.set(port.index, item)
+            await ctx.tick()
+            for port, item in zip(dut.reads, asked, strict=True):
+                got = ctx.get(port.row).as_bits()
+                assert got == rows[item], f"seed {seed}: row {item}"
+            if ctx.get(dut.write.enable):
+                rows[index] = QP_ENTRY.to_int(**fields)
+
+    simulate(dut, bench)
+
+
+def test_port_table():
+    """A row is found in the bank and the place that its number names, and only there."""
+    dut = PortTable(PARAMETERS)
+    n = PARAMETERS.n_port
+
+    async def bench(ctx):
+        while ctx.get(dut.busy):
+            await ctx.tick()
+        for row in range(n):
+            ctx.set(dut.write.index, row)
+            ctx.set(dut.write.row, PORT_ENTRY.from_int(row << 16 | 1).__dict__)
+            ctx.set(dut.write.enable, row != 5)
+            await ctx.tick()
+        ctx.set(dut.write.enable, 0)
+        for place in range(PARAMETERS.n_qp):
+            for bank in range(4):
+                ctx.set(dut.lookup.indices[bank], (place + bank) % PARAMETERS.n_qp)
+            await ctx.tick()
+            for bank in range(4):
+                row = bank * PARAMETERS.n_qp + (place + bank) % PARAMETERS.n_qp
+                got = ctx.get(dut.lookup.rows[bank])
+                wanted = (0, 0) if row == 5 else (1, row)
+                assert (got.valid, got.port) == wanted, f"row {row}"
+
+    simulate(dut, bench)
