@@ -197,7 +197,12 @@ def _produce(target: Path, message: str | None) -> Iterator[tuple[Path | None, P
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     with open(target.with_suffix(".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if message is not None:
+                print(f"waiting for another process: {message}", file=sys.stderr, flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
         if target.exists():
             yield None, target.parent
             return
@@ -305,3 +310,17 @@ def _digest(*parts: bytes) -> str:
     for part in parts:
         digest.update(len(part).to_bytes(8, "little") + part)
     return digest.hexdigest()[:32]
+
+
+def main() -> int:
+    """Fill the cache with the NIC of the default parameters: ``python -m uwarp.device.build``."""
+    try:
+        rtl_library(Parameters())
+    except DeviceError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
