@@ -1,0 +1,202 @@
+"""From the MAC's frames to checked datagrams and their payload.
+
+::
+
+    rx > number > 1 > coverage > 2 > sums > 3 > 4 > verdict > 5 > events > 6
+           |      |                               |           |
+           |      +--------- words -----------2-3-4---> fields+--> datagrams
+           +> fields                                          +--> PacketFifo --> payload
+
+The figures are registers in the way of a frame's words. Everything advances in every cycle, one word a cycle; nothing
+is ever held back, so that verdicts come in the same distance to the words whatever the frames' lengths,
+and frames of one word each are no special case. Fields that are taken early, for the checks, serve until
+the same word of the next frame; those of the datagram are taken late, in time for its end.
+"""
+
+from amaranth.hdl import Module, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from uwarp.contract import Counter
+
+from ..interfaces import PacketSignature, PortLookupSignature
+from ..layouts import Datagram, PacketBeat, PortConfig
+from ..stream.packet_fifo import PacketFifo
+from ..stream.queue import Queue, connect_streams
+from .checksum import OnesComplementCheck
+from .coverage import PSEUDO_HEADER_START, SEGMENT_LEAD, PayloadWindow, SumCoverage, UdpRemainder
+from .crc_check import CrcCheck
+from .datagram import DatagramBuilder
+from .headers import CHECKED_FIELDS, DATAGRAM_FIELDS, ETHERNET_HEADER, UDP
+from .port_lookup import PortLookup
+from .verdict import Verdict
+from .word import FieldCapture, FrameWord, WordNumbering
+
+__all__ = ["FrameReceiver"]
+
+
+class FrameReceiver(wiring.Component):
+    """Section 2 of the device behaviour: count, check and strip frames.
+
+    One word a cycle, frames of any length with no gap between. A Datagram is offered 6 cycles after the last
+    word of its frame, its payload one cycle later, if those before have gone. No word of a frame
+    that is dropped leaves. A frame whose payload or Datagram finds no room is dropped whole. Frames that the
+    headers (up to the opcode) rule out take no room.
+
+    Parameters
+    ----------
+    parameters : uwarp.contract.Parameters
+    payload_words : int
+        Room for payload, in words of 8 octets: a power of two that holds a frame of the largest MTU.
+    datagrams : int
+        Room for Datagrams.
+
+    Attributes
+    ----------
+    rx : In(PacketSignature)
+        Always ready.
+    config : In(PortConfig)
+    ports : Out(PortLookupSignature)
+    datagrams : Out(stream of Datagram)
+    payload : Out(stream of PacketBeat)
+        The words that hold payload, as they lie in the frame; ``count`` of the last one is where it ends. The
+        payloads are in the order of ``datagrams``.
+    events : Out
+        Bit ``c`` is 1 for one cycle for each count of Counter ``c``: RX_FRAMES together with what became of
+        the frame, or alone if a Datagram did.
+    """
+
+    def __init__(self, parameters, payload_words=2048, datagrams=64):
+        largest = -(-(parameters.max_mtu + ETHERNET_HEADER) // 8)
+        if payload_words < largest:
+            raise ValueError(
+                f"payload_words is {payload_words}; an MTU of {parameters.max_mtu} takes {largest}"
+            )
+        self._n_qp = parameters.n_qp
+        self._payload_words = payload_words
+        self._datagrams = datagrams
+        super().__init__(
+            {
+                "rx": In(PacketSignature()),
+                "config": In(PortConfig),
+                "ports": Out(PortLookupSignature((parameters.n_qp - 1).bit_length())),
+                "datagrams": Out(stream.Signature(Datagram)),
+                "payload": Out(stream.Signature(PacketBeat)),
+                "events": Out(len(Counter)),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+
+        m.submodules.numbering = numbering = WordNumbering()
+        m.d.comb += [
+            self.rx.ready.eq(1),
+            numbering.beat.eq(self.rx.payload),
+            numbering.beat_valid.eq(self.rx.valid),
+            numbering.enable.eq(self.config.enable),
+        ]
+        words = [numbering.word]
+        for stage in range(1, 6):
+            word = Signal(FrameWord, name=f"word{stage}")
+            m.d.sync += word.eq(words[-1])
+            words.append(word)
+
+        m.submodules.checked = checked = FieldCapture(CHECKED_FIELDS)
+        m.submodules.carried = carried = FieldCapture(DATAGRAM_FIELDS)
+        m.d.comb += [checked.word.eq(words[0]), carried.word.eq(words[4])]
+
+        m.submodules.lookup = lookup = PortLookup(self._n_qp)
+        wiring.connect(m, lookup.ports, wiring.flipped(self.ports))
+        m.d.comb += lookup.port.eq(checked.fields.destination_port)
+        qpn = lookup.qpn
+        for stage in range(3, 6):
+            held = Signal(16, name=f"qpn{stage}")
+            m.d.sync += held.eq(qpn)
+            qpn = held
+
+        m.submodules.remainder = remainder = UdpRemainder()
+        m.d.comb += [
+            remainder.word.eq(words[0]),
+            remainder.udp_length.eq(checked.fields.udp_length),
+        ]
+        m.submodules.verdict = verdict = Verdict()
+        self._connect_sums(m, words[1], remainder.octets, checked.fields.udp_length, verdict)
+        m.d.comb += [
+            verdict.word.eq(words[1]),
+            verdict.fields.eq(checked.fields),
+            verdict.config.eq(self.config),
+            verdict.hit.eq(lookup.hit),
+        ]
+
+        m.submodules.window = window = PayloadWindow()
+        m.d.comb += [
+            window.word.eq(words[1]),
+            window.remainder.eq(remainder.octets),
+            window.opcode.eq(checked.fields.rdmap_control[:4]),
+            window.udp_length.eq(checked.fields.udp_length),
+        ]
+        inside, last, count = window.inside & verdict.promising, window.last, window.count
+        for stage in range(3, 6):
+            held = [
+                Signal(len(item), name=f"{name}{stage}")
+                for name, item in (("inside", inside), ("last", last), ("count", count))
+            ]
+            m.d.sync += [a.eq(b) for a, b in zip(held, (inside, last, count), strict=True)]
+            inside, last, count = held
+
+        m.submodules.builder = builder = DatagramBuilder()
+        m.submodules.payloads = payloads = PacketFifo(PacketBeat, self._payload_words)
+        m.submodules.queue = queue = Queue(Datagram, self._datagrams)
+        connect_streams(m, payloads.o, self.payload)
+        connect_streams(m, queue.o, self.datagrams)
+
+        end, lost, earlier_lost, overflow = Signal(), Signal(), Signal(), Signal()
+        m.d.comb += [
+            builder.fields.eq(carried.fields),
+            builder.qpn.eq(qpn),
+            builder.payload_length.eq(window.length),
+            queue.i.payload.eq(builder.datagram),
+            payloads.i.payload.data.eq(words[5].data),
+            payloads.i.payload.count.eq(count),
+            payloads.i.payload.last.eq(last),
+            payloads.i.valid.eq(inside & ~earlier_lost),
+            end.eq(words[5].valid & words[5].last),
+            lost.eq(earlier_lost | inside & ~payloads.i.ready),
+            overflow.eq(lost | verdict.accept & ~queue.i.ready),
+            payloads.commit.eq(end & verdict.accept & ~overflow),
+            payloads.discard.eq(end & ~payloads.commit),
+            queue.i.valid.eq(end & verdict.accept & ~lost),
+        ]
+        m.d.sync += [earlier_lost.eq(lost & ~end), self.events.eq(0)]
+        with m.If(end):
+            m.d.sync += self.events[Counter.RX_FRAMES].eq(1)
+            with m.If(overflow):
+                m.d.sync += self.events[Counter.DROP_OVERFLOW].eq(1)
+            with m.Elif(~verdict.accept):
+                m.d.sync += self.events.bit_select(verdict.outcome, 1).eq(1)
+        return m
+
+    def _connect_sums(self, m, word, remainder, udp_length, verdict):
+        m.submodules.coverage = coverage = SumCoverage()
+        m.submodules.ip_sum = ip_sum = OnesComplementCheck()
+        m.submodules.udp_sum = udp_sum = OnesComplementCheck(PSEUDO_HEADER_START)
+        m.submodules.crc = crc = CrcCheck(SEGMENT_LEAD)
+        for unit, lanes in ((ip_sum, coverage.ip_lanes), (udp_sum, coverage.udp_lanes)):
+            m.d.comb += [a.eq(b) for a, b in zip(unit.lanes, lanes, strict=True)]
+        m.d.comb += [
+            coverage.word.eq(word),
+            coverage.remainder.eq(remainder),
+            ip_sum.add.eq(coverage.ip_add),
+            ip_sum.restart.eq(coverage.ip_restart),
+            udp_sum.add.eq(coverage.udp_add),
+            udp_sum.restart.eq(coverage.udp_restart),
+            crc.data.eq(coverage.crc_data),
+            crc.add.eq(coverage.crc_add),
+            crc.restart.eq(coverage.crc_restart),
+            # The UDP datagram ends udp_length after octet 34 of the frame.
+            crc.tail.eq(-(udp_length + UDP)),
+            verdict.ip_right.eq(ip_sum.right),
+            verdict.udp_right.eq(udp_sum.right),
+            verdict.crc_right.eq(crc.right),
+        ]
