@@ -159,7 +159,7 @@ def test_credits_in_sequence(seed):
                 armed[cq] = 0
                 expected_irqs.append(("set", cq))
 
-        for step in range(400):
+        for step in range(700):
             cq = rng.randrange(4)
             client = rng.randrange(2)
             action = rng.choices(

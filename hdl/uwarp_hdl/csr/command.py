@@ -1,0 +1,126 @@
+"""TABLE_COMMAND: a row to its table, and what follows from it.
+
+::
+
+    command --> row written --> doorbells posted --> taken (QP), cleared (CQ) --> done
+
+QP row: 2 cycles, with state RESET until both units have taken their doorbell. CQ row: until the
+completion unit has cleared the queue and its interrupt, which waits for the CQEs before it to be in
+memory. Region and port rows, and rows beyond their table: 2 cycles.
+"""
+
+from amaranth.hdl import Module, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from uwarp.contract import Parameters, QpState, Table
+
+from ..iwarp.tables import TableWriteSignature
+from ..layouts import CQ_ROW, PORT_ROW, QP_ROW, REGION_ROW, RingDoorbell
+from .doorbells import CqPost
+from .registers import CommandSignature
+
+__all__ = ["TableCommand"]
+
+
+class TableCommand(wiring.Component):
+    """Carry out table commands.
+
+    Parameters
+    ----------
+    parameters : Parameters
+
+    Members
+    -------
+    command : In(CommandSignature())
+    qp, region, port : Out(TableWriteSignature)
+    row : Out(CQ_ROW)
+        The row of a CQ command.
+    post_send, post_receive : Out(stream.Signature(RingDoorbell))
+    post_completion : Out(stream.Signature(CqPost))
+    doorbells_empty : In(1)
+        Every doorbell posted has been taken.
+    cq_cleared : In(1)
+        Strobe: the completion unit has taken a row.
+    """
+
+    def __init__(self, parameters: Parameters) -> None:
+        self._parameters = parameters
+        rows = {Table.QP: QP_ROW, Table.REGION: REGION_ROW, Table.PORT: PORT_ROW}
+        self._depths = {
+            Table.QP: parameters.n_qp,
+            Table.REGION: parameters.n_region,
+            Table.CQ: parameters.n_cq,
+            Table.PORT: parameters.n_port,
+        }
+        writes = {
+            table.name.lower(): Out(TableWriteSignature(row, (depth - 1).bit_length()))
+            for table, row in rows.items()
+            for depth in (self._depths[table],)
+        }
+        super().__init__(
+            {
+                "command": In(CommandSignature()),
+                **writes,
+                "row": Out(CQ_ROW),
+                "post_send": Out(stream.Signature(RingDoorbell)),
+                "post_receive": Out(stream.Signature(RingDoorbell)),
+                "post_completion": Out(stream.Signature(CqPost)),
+                "doorbells_empty": In(1),
+                "cq_cleared": In(1),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        command = self.command
+        in_range = {
+            table: (command.kind == table) & (command.row < depth)
+            for table, depth in self._depths.items()
+        }
+        enable = Signal()
+        for table, port in (
+            (Table.QP, self.qp),
+            (Table.REGION, self.region),
+            (Table.PORT, self.port),
+        ):
+            m.d.comb += [
+                port.index.eq(command.row),
+                port.row.as_value().eq(command.data),
+                port.enable.eq(enable & in_range[table]),
+            ]
+        rings = (self.post_send, self.post_receive)
+        m.d.comb += [
+            self.row.as_value().eq(command.data),
+            self.post_completion.p.cq.eq(command.row),
+            self.post_completion.p.reset.eq(1),
+            *(ring.p.qpn.eq(command.row) for ring in rings),
+            *(ring.p.reset.eq(1) for ring in rings),
+        ]
+        for ring in rings:
+            with m.If(ring.ready):
+                m.d.sync += ring.valid.eq(0)
+        with m.If(self.post_completion.ready):
+            m.d.sync += self.post_completion.valid.eq(0)
+
+        with m.FSM():
+            with m.State("IDLE"):
+                with m.If(command.request):
+                    m.d.comb += enable.eq(1)
+                    m.next = "DONE"
+                    with m.If(in_range[Table.QP] & (self.qp.row.state == QpState.RESET)):
+                        m.d.sync += [ring.valid.eq(1) for ring in rings]
+                        m.next = "POST"
+                    with m.If(in_range[Table.CQ]):
+                        m.d.sync += self.post_completion.valid.eq(1)
+                        m.next = "CLEAR"
+            with m.State("POST"):
+                with m.If(~self.post_send.valid & ~self.post_receive.valid & self.doorbells_empty):
+                    m.next = "DONE"
+            with m.State("CLEAR"):
+                with m.If(self.cq_cleared):
+                    m.next = "DONE"
+            with m.State("DONE"):
+                m.d.comb += command.done.eq(1)
+                m.next = "IDLE"
+        return m

@@ -1,0 +1,124 @@
+"""Doorbells: from their pages, and from table commands, to the units that serve them.
+
+::
+
+    access --> page and register decoded --+--> queue --> send       (RingDoorbell)
+    post_* (table commands) ---------------+--> queue --> receive    (RingDoorbell)
+                                           +--> queue --> completion (CqDoorbell)
+
+A doorbell is queued in the cycle in which its access begins, which then is done, and offered to its
+unit in the next cycle. An access waits only while its queue is full.
+"""
+
+from amaranth.hdl import Module, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from uwarp.contract import DOORBELL_BASE, DOORBELL_PAGE, Doorbell, Parameters
+
+from ..layouts import CQ_ROW, CqDoorbell, RingDoorbell
+from ..stream.queue import Queue, connect_streams
+from .bus import AccessSignature
+
+__all__ = ["DEPTH", "CqPost", "DoorbellPages"]
+
+#: Doorbells that wait for a unit.
+DEPTH = 16
+
+_PAGE_LOG2 = DOORBELL_PAGE.bit_length() - 1
+
+
+class CqPost(data.Struct):
+    """A ``CqDoorbell`` without its row: that is not queued, since its writer waits for it."""
+
+    cq: 16
+    index: 32
+    arm: 1
+    reset: 1
+
+
+class DoorbellPages(wiring.Component):
+    """Doorbells, in small queues.
+
+    Parameters
+    ----------
+    parameters : Parameters
+
+    Members
+    -------
+    access : In(AccessSignature())
+        Addresses from ``DOORBELL_BASE``. Reads give 0; writes to other registers, to pages beyond
+        the last, or while ``busy`` do nothing.
+    busy : In(1)
+    post_send, post_receive : In(stream.Signature(RingDoorbell))
+    post_completion : In(stream.Signature(CqPost))
+        Of table commands, never during a doorbell's access.
+    row : In(CQ_ROW)
+        Goes with a completion doorbell that has ``reset``; held until it is taken.
+    send, receive : Out(stream.Signature(RingDoorbell))
+    completion : Out(stream.Signature(CqDoorbell))
+    empty : Out(1)
+        Every doorbell has been taken.
+    """
+
+    def __init__(self, parameters: Parameters) -> None:
+        self._parameters = parameters
+        super().__init__(
+            {
+                "access": In(AccessSignature()),
+                "busy": In(1),
+                "post_send": In(stream.Signature(RingDoorbell)),
+                "post_receive": In(stream.Signature(RingDoorbell)),
+                "post_completion": In(stream.Signature(CqPost)),
+                "row": In(CQ_ROW),
+                "send": Out(stream.Signature(RingDoorbell)),
+                "receive": Out(stream.Signature(RingDoorbell)),
+                "completion": Out(stream.Signature(CqDoorbell)),
+                "empty": Out(1),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        access = self.access
+        m.submodules.send_queue = send = Queue(RingDoorbell, DEPTH)
+        m.submodules.receive_queue = receive = Queue(RingDoorbell, DEPTH)
+        m.submodules.completion_queue = completion = Queue(CqPost, DEPTH)
+
+        page = Signal(len(access.address) - _PAGE_LOG2)
+        m.d.comb += page.eq(access.address[_PAGE_LOG2:] - (DOORBELL_BASE >> _PAGE_LOG2))
+        write = access.request & access.write & (page < self._parameters.n_qp) & ~self.busy
+        offset = access.address[2:_PAGE_LOG2]
+        arm = offset == Doorbell.CQ_ARM.value >> 2
+        m.d.comb += access.done.eq(access.request)
+        for queue, post, number, doorbells in (
+            (send, self.post_send, "qpn", (Doorbell.SQ_PRODUCER,)),
+            (receive, self.post_receive, "qpn", (Doorbell.RQ_PRODUCER,)),
+            (completion, self.post_completion, "cq", (Doorbell.CQ_CONSUMER, Doorbell.CQ_ARM)),
+        ):
+            connect_streams(m, post, queue.i)
+            with m.If(write & offset.matches(*(item.value >> 2 for item in doorbells))):
+                m.d.comb += [
+                    queue.i.valid.eq(1),
+                    queue.i.payload.as_value().eq(0),
+                    queue.i.payload[number].eq(page),
+                    queue.i.payload.index.eq(access.data),
+                    access.done.eq(queue.i.ready),
+                ]
+        with m.If(write):
+            m.d.comb += completion.i.payload.arm.eq(arm)
+
+        connect_streams(m, send.o, self.send)
+        connect_streams(m, receive.o, self.receive)
+        post = completion.o.payload
+        m.d.comb += [
+            self.completion.p.cq.eq(post.cq),
+            self.completion.p.index.eq(post.index),
+            self.completion.p.arm.eq(post.arm),
+            self.completion.p.reset.eq(post.reset),
+            self.completion.p.row.eq(self.row),
+            self.completion.valid.eq(completion.o.valid),
+            completion.o.ready.eq(self.completion.ready),
+            self.empty.eq((send.level == 0) & (receive.level == 0) & (completion.level == 0)),
+        ]
+        return m

@@ -1,0 +1,205 @@
+"""Register file: every register of the contract but the doorbell pages.
+
+::
+
+    access --> address decoded --> value (read) or effect (write) --> done
+
+A read takes 1 cycle, but one of a counter, which waits for it. A write takes 1 cycle, but
+TABLE_COMMAND, which waits for ``command.done``. While ``busy`` only STATUS and the build parameters
+read as other than 0, and writes do nothing.
+"""
+
+from amaranth.hdl import Cat, Module, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from uwarp.contract import (
+    MAGIC,
+    VERSION,
+    AccessMode,
+    Control,
+    DeviceStatus,
+    Parameters,
+    Register,
+)
+
+from ..layouts import PortConfig
+from .bus import AccessSignature
+from .counters import CounterReadSignature
+
+__all__ = ["CommandSignature", "RegisterFile"]
+
+_PAGE_BITS = 12
+_DEFAULT_MTU = 1500
+_TABLE_DATA_BITS = 32 * Register.TABLE_DATA.value.count
+
+
+class CommandSignature(wiring.Signature):
+    """TABLE_COMMAND: held until ``done``; ``row`` of table ``kind`` becomes ``data``."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            {
+                "request": Out(1),
+                "row": Out(16),
+                "kind": Out(8),
+                "data": Out(_TABLE_DATA_BITS),
+                "done": In(1),
+            }
+        )
+
+
+class RegisterFile(wiring.Component):
+    """The registers.
+
+    Parameters
+    ----------
+    parameters : Parameters
+
+    Members
+    -------
+    access : In(AccessSignature())
+        Addresses below ``DOORBELL_BASE``.
+    config : Out(PortConfig)
+    reset_request : Out(1)
+        Strobe: CONTROL.RESET was written.
+    busy : In(1)
+        STATUS.BUSY.
+    time : In(47)
+    open_messages : In(32)
+    counter : Out(CounterReadSignature())
+    command : Out(CommandSignature())
+    irq_set, irq_clear, irq_cq : In
+        As from the completion unit.
+    irq : Out(1)
+    """
+
+    def __init__(self, parameters: Parameters) -> None:
+        self._parameters = parameters
+        super().__init__(
+            {
+                "access": In(AccessSignature()),
+                "config": Out(PortConfig, init={"mtu": _DEFAULT_MTU}),
+                "reset_request": Out(1),
+                "busy": In(1),
+                "time": In(47),
+                "open_messages": In(32),
+                "counter": Out(CounterReadSignature()),
+                "command": Out(CommandSignature()),
+                "irq_set": In(1),
+                "irq_clear": In(1),
+                "irq_cq": In(16),
+                "irq": Out(1),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        parameters = self._parameters
+        access = self.access
+        begin = access.request & ~access.done
+        in_page = access.address[_PAGE_BITS:] == 0
+        offset = access.address[2:_PAGE_BITS]
+
+        irq_enable = Signal()
+        irq_status = Signal(parameters.n_cq)
+        table_select = Signal(24)
+        table_data = Signal(_TABLE_DATA_BITS)
+        time_high = Signal(15)
+        counter_high = Signal(32)
+        status_words = [irq_status[i : i + 32] for i in range(0, parameters.n_cq, 32)]
+        data_words = [table_data[i : i + 32] for i in range(0, _TABLE_DATA_BITS, 32)]
+
+        always = {
+            Register.MAGIC: MAGIC,
+            Register.VERSION: VERSION,
+            Register.N_QP: parameters.n_qp,
+            Register.N_REGION: parameters.n_region,
+            Register.N_TRACKER: parameters.n_tracker,
+            Register.N_CLOSED: parameters.n_closed,
+            Register.MAP_BITS: parameters.map_bits,
+            Register.MAX_MTU: parameters.max_mtu,
+            Register.CLOCK_HZ: parameters.clock_hz,
+            Register.STATUS: self.busy * DeviceStatus.BUSY,
+        }
+        # What writing sets, and reading reads: words from the least significant one.
+        storage = {
+            Register.MAC_LOW: [self.config.mac[:32]],
+            Register.MAC_HIGH: [self.config.mac[32:]],
+            Register.IPV4: [self.config.ipv4],
+            Register.MTU: [self.config.mtu],
+            Register.IRQ_ENABLE: [irq_enable],
+            Register.TABLE_SELECT: [table_select],
+            Register.TABLE_DATA: data_words,
+        }
+        when_idle = {
+            Register.CONTROL: [self.config.enable * Control.ENABLE],
+            Register.TIME_LOW: [self.time[:32]],
+            Register.TIME_HIGH: [time_high],
+            Register.OPEN_MESSAGES: [self.open_messages],
+            Register.IRQ_STATUS: status_words,
+        } | storage
+
+        selected = {register: Signal(name=f"is_{register.name.lower()}") for register in Register}
+        number = Signal(range(max(register.value.count for register in Register)))
+        value = Signal(32)
+        with m.If(in_page):
+            with m.Switch(offset):
+                for register in Register:
+                    for index in range(register.value.count):
+                        with m.Case(register.at(index) >> 2):
+                            m.d.comb += [selected[register].eq(1), number.eq(index)]
+                            if register in always:
+                                m.d.comb += value.eq(always[register])
+                            elif index < len(when_idle.get(register, ())):
+                                with m.If(~self.busy):
+                                    m.d.comb += value.eq(when_idle[register][index])
+
+        # Reads.
+        read = begin & ~access.write
+        read_counter = read & selected[Register.COUNTERS_LOW] & ~self.busy
+        m.d.comb += [self.counter.request.eq(read_counter), self.counter.index.eq(number)]
+        m.d.sync += [access.value.eq(value), access.done.eq(begin)]
+        with m.If(read & selected[Register.TIME_LOW]):
+            m.d.sync += time_high.eq(self.time[32:])
+        with m.If(read & selected[Register.COUNTERS_HIGH] & ~self.busy):
+            m.d.sync += access.value.eq(counter_high)
+        with m.If(read_counter):
+            m.d.sync += access.done.eq(self.counter.done)
+            with m.If(self.counter.done):
+                m.d.sync += Cat(access.value, counter_high).eq(self.counter.value)
+
+        # Writes.
+        write = begin & access.write & ~self.busy
+        for register, words in storage.items():
+            assert register.value.access is AccessMode.RW
+            for index, word in enumerate(words):
+                with m.If(write & selected[register] & (number == index)):
+                    m.d.sync += word.eq(access.data)
+        with m.If(write & selected[Register.CONTROL]):
+            m.d.sync += [
+                self.config.enable.eq((access.data & Control.ENABLE).any()),
+                self.reset_request.eq((access.data & Control.RESET).any()),
+            ]
+        with m.Else():
+            m.d.sync += self.reset_request.eq(0)
+        write_command = write & selected[Register.TABLE_COMMAND]
+        m.d.comb += [
+            self.command.request.eq(write_command),
+            self.command.row.eq(table_select),
+            self.command.kind.eq(table_select[16:]),
+            self.command.data.eq(table_data),
+        ]
+        with m.If(write_command):
+            m.d.sync += access.done.eq(self.command.done)
+
+        # Interrupts: a CQ that fires in the cycle in which its bit is cleared stays set.
+        for cq in range(parameters.n_cq):
+            is_cq = self.irq_cq == cq
+            written = write & selected[Register.IRQ_STATUS] & (number == cq // 32)
+            with m.If(self.irq_set & is_cq):
+                m.d.sync += irq_status[cq].eq(1)
+            with m.Elif((self.irq_clear & is_cq) | (written & access.data[cq % 32])):
+                m.d.sync += irq_status[cq].eq(0)
+        m.d.sync += self.irq.eq(irq_enable & irq_status.any())
+        return m

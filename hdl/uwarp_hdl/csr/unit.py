@@ -1,0 +1,150 @@
+"""The control side of the NIC: bus, registers, doorbells, table commands, counters, time.
+
+::
+
+    bus --> Axi4LiteSubordinate --+--> RegisterFile --+--> config, irq
+                                  |                   +--> TableCommand --> table rows
+                                  |                   +--> EventCounters <-- events
+                                  +--> DoorbellPages ----> doorbells
+
+From the write of a doorbell on the bus to its offer to a unit: 2 cycles. The bus logic and the time
+go on through a soft reset; all else is reset by ``clear``.
+"""
+
+from amaranth.hdl import Module, ResetInserter
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from uwarp.contract import ADDRESS_BITS, DOORBELL_BASE, Counter, Parameters
+
+from ..interfaces import Axi4LiteSignature
+from ..layouts import CqDoorbell, PortConfig, RingDoorbell
+from ..stream.queue import connect_streams
+from .bus import Axi4LiteSubordinate
+from .command import TableCommand
+from .counters import EventCounters
+from .doorbells import DoorbellPages
+from .registers import RegisterFile
+
+__all__ = ["ControlUnit"]
+
+_TIME_BITS = 47
+
+
+class ControlUnit(wiring.Component):
+    """What software sees on BAR 0.
+
+    Parameters
+    ----------
+    parameters : Parameters
+    sources : int
+        Units that count events.
+
+    Members
+    -------
+    bus : In(Axi4LiteSignature(ADDRESS_BITS))
+    irq : Out(1)
+    time : Out(47)
+        Clock cycles since power-up.
+    config : Out(PortConfig)
+    qp, region, port : Out(TableWriteSignature)
+    send, receive : Out(stream.Signature(RingDoorbell))
+    completion : Out(stream.Signature(CqDoorbell))
+    irq_set, irq_clear, irq_cq : In
+        As from the completion unit.
+    events : In(len(Counter)).array(sources)
+    open_messages : In(32)
+    reset_request : Out(1)
+    clear : In(1)
+        Reset all but bus and time.
+    busy : In(1)
+        STATUS.BUSY.
+    sweeping : Out(1)
+        The counters are being cleared.
+    """
+
+    def __init__(self, parameters: Parameters, sources: int) -> None:
+        self._parameters = parameters
+        self._sources = sources
+        self._command = TableCommand(parameters)
+        writes = {name: self._command.signature.members[name] for name in ("qp", "region", "port")}
+        super().__init__(
+            {
+                "bus": In(Axi4LiteSignature(ADDRESS_BITS)),
+                "irq": Out(1),
+                "time": Out(_TIME_BITS),
+                "config": Out(PortConfig),
+                **writes,
+                "send": Out(stream.Signature(RingDoorbell)),
+                "receive": Out(stream.Signature(RingDoorbell)),
+                "completion": Out(stream.Signature(CqDoorbell)),
+                "irq_set": In(1),
+                "irq_clear": In(1),
+                "irq_cq": In(16),
+                "events": In(len(Counter)).array(sources),
+                "open_messages": In(32),
+                "reset_request": Out(1),
+                "clear": In(1),
+                "busy": In(1),
+                "sweeping": Out(1),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        clear = ResetInserter(self.clear)
+        m.submodules.subordinate = subordinate = Axi4LiteSubordinate()
+        registers = RegisterFile(self._parameters)
+        pages = DoorbellPages(self._parameters)
+        counters = EventCounters(self._sources)
+        command = self._command
+        m.submodules.registers = clear(registers)
+        m.submodules.pages = clear(pages)
+        m.submodules.counters = clear(counters)
+        m.submodules.command = clear(command)
+
+        m.d.sync += self.time.eq(self.time + 1)
+        wiring.connect(m, wiring.flipped(self.bus), subordinate.bus)
+
+        access = subordinate.access
+        is_doorbell = access.address >= DOORBELL_BASE
+        for part, chosen in ((registers.access, ~is_doorbell), (pages.access, is_doorbell)):
+            m.d.comb += [
+                part.request.eq(access.request & chosen),
+                part.write.eq(access.write),
+                part.address.eq(access.address),
+                part.data.eq(access.data),
+            ]
+            with m.If(chosen):
+                m.d.comb += [access.done.eq(part.done), access.value.eq(part.value)]
+
+        m.d.comb += [
+            registers.busy.eq(self.busy),
+            registers.time.eq(self.time),
+            registers.open_messages.eq(self.open_messages),
+            registers.irq_set.eq(self.irq_set),
+            registers.irq_clear.eq(self.irq_clear),
+            registers.irq_cq.eq(self.irq_cq),
+            self.config.eq(registers.config),
+            self.reset_request.eq(registers.reset_request),
+            self.irq.eq(registers.irq),
+            self.sweeping.eq(counters.busy),
+            *(inner.eq(outer) for inner, outer in zip(counters.events, self.events, strict=True)),
+        ]
+        wiring.connect(m, registers.counter, counters.read)
+        wiring.connect(m, registers.command, command.command)
+
+        connect_streams(m, command.post_send, pages.post_send)
+        connect_streams(m, command.post_receive, pages.post_receive)
+        connect_streams(m, command.post_completion, pages.post_completion)
+        m.d.comb += [
+            pages.busy.eq(self.busy),
+            pages.row.eq(command.row),
+            command.doorbells_empty.eq(pages.empty),
+            command.cq_cleared.eq(self.irq_clear),
+        ]
+        for name in ("qp", "region", "port"):
+            wiring.connect(m, getattr(command, name), wiring.flipped(getattr(self, name)))
+        for name in ("send", "receive", "completion"):
+            connect_streams(m, getattr(pages, name), getattr(self, name))
+        return m

@@ -1,0 +1,573 @@
+"""The control side: every register of the contract, doorbells, commands, counters, reset."""
+
+import random
+import sys
+from pathlib import Path
+
+import pytest
+from amaranth.sim import Simulator
+
+from uwarp.contract import (
+    CQ_ENTRY,
+    DOORBELL_BASE,
+    DOORBELL_PAGE,
+    MAGIC,
+    QP_ENTRY,
+    REGION_ENTRY,
+    REGISTERS,
+    VERSION,
+    AccessMode,
+    Control,
+    Counter,
+    DeviceStatus,
+    Doorbell,
+    Parameters,
+    QpState,
+    Register,
+    Table,
+    counter_address,
+    doorbell_address,
+)
+from uwarp_hdl.csr import ControlUnit
+from uwarp_hdl.csr.counters import EventCounters
+from uwarp_hdl.csr.reset import ReceiveGate, SoftReset, TransmitGate
+
+sys.path.insert(0, str(Path(__file__).parent))
+from axi_model import until, watchdog
+
+PERIOD = 6.4e-9
+PARAMETERS = Parameters(n_qp=64, n_region=16, n_tracker=4, n_closed=32, map_bits=2048)
+SOURCES = 3
+
+
+class AxiLite:
+    """A manager that stalls, and lets data come before or after the address."""
+
+    def __init__(self, bus, rng, stall=0.3):
+        self.bus = bus
+        self.rng = rng
+        self.stall = stall
+
+    async def _offer(self, ctx, pending, latest):
+        """Raise each valid at its own random time and drop it when it is taken."""
+        delays = {name: self.rng.randint(0, latest) for name in pending}
+        while pending:
+            for name in pending:
+                if delays[name] <= 0:
+                    ctx.set(getattr(self.bus, f"{name}valid"), 1)
+                delays[name] -= 1
+            signals = [
+                signal
+                for name in pending
+                for signal in (
+                    getattr(self.bus, f"{name}valid"),
+                    getattr(self.bus, f"{name}ready"),
+                )
+            ]
+            _, _, *values = await ctx.tick().sample(*signals)
+            for index, name in reversed(list(enumerate(pending))):
+                if values[2 * index] and values[2 * index + 1]:
+                    ctx.set(getattr(self.bus, f"{name}valid"), 0)
+                    pending.pop(index)
+
+    async def _answer(self, ctx, valid, ready, *values):
+        while self.rng.random() < self.stall:
+            await ctx.tick()
+        ctx.set(ready, 1)
+        sampled = await until(ctx, valid, *values)
+        ctx.set(ready, 0)
+        return sampled
+
+    async def write(self, ctx, address, data, strobe=0xF):
+        ctx.set(self.bus.awaddr, address)
+        ctx.set(self.bus.wdata, data)
+        ctx.set(self.bus.wstrb, strobe)
+        await self._offer(ctx, ["aw", "w"], round(10 * self.stall))
+        (response,) = await self._answer(ctx, self.bus.bvalid, self.bus.bready, self.bus.bresp)
+        assert response == 0
+
+    async def read(self, ctx, address):
+        ctx.set(self.bus.araddr, address)
+        await self._offer(ctx, ["ar"], round(10 * self.stall))
+        response, data = await self._answer(
+            ctx, self.bus.rvalid, self.bus.rready, self.bus.rresp, self.bus.rdata
+        )
+        assert response == 0
+        return data
+
+    async def read_counter(self, ctx, counter):
+        low = await self.read(ctx, counter_address(counter))
+        return low | await self.read(ctx, counter_address(counter) + 4) << 32
+
+    async def command(self, ctx, table, row, value):
+        for index in range(16):
+            await self.write(ctx, Register.TABLE_DATA.at(index), value >> 32 * index & 0xFFFFFFFF)
+        await self.write(ctx, Register.TABLE_SELECT.address, table << 16 | row)
+        await self.write(ctx, Register.TABLE_COMMAND.address, self.rng.getrandbits(32))
+
+
+def simulate(dut, *benches, background=(), cycles=60000):
+    sim = Simulator(dut)
+    sim.add_clock(PERIOD)
+    for bench in benches:
+        sim.add_testbench(bench)
+    for bench in (*background, watchdog(cycles)):
+        sim.add_testbench(bench, background=True)
+    sim.run()
+
+
+async def wait_sweep(ctx, dut):
+    while ctx.get(dut.sweeping):
+        await ctx.tick()
+
+
+def test_every_register():
+    """Values after a reset, and what a write leaves, of each register and of the space between."""
+    seed = 1
+    rng = random.Random(seed)
+    dut = ControlUnit(PARAMETERS, SOURCES)
+    bus = AxiLite(dut.bus, rng)
+    constant = {
+        Register.MAGIC: MAGIC,
+        Register.VERSION: VERSION,
+        Register.N_QP: 64,
+        Register.N_REGION: 16,
+        Register.N_TRACKER: 4,
+        Register.N_CLOSED: 32,
+        Register.MAP_BITS: 2048,
+        Register.MAX_MTU: 9000,
+        Register.CLOCK_HZ: 156_250_000,
+    }
+    masks = {
+        Register.CONTROL: Control.ENABLE,
+        Register.MAC_LOW: 0xFFFFFFFF,
+        Register.MAC_HIGH: 0xFFFF,
+        Register.IPV4: 0xFFFFFFFF,
+        Register.MTU: 0xFFFF,
+        Register.IRQ_ENABLE: 1,
+        Register.TABLE_SELECT: 0xFFFFFF,
+        Register.TABLE_DATA: 0xFFFFFFFF,
+    }
+    assert set(masks) == {r for r in REGISTERS if r.value.access is AccessMode.RW}
+
+    async def bench(ctx):
+        await wait_sweep(ctx, dut)
+        ctx.set(dut.open_messages, 77)
+        for register in REGISTERS:
+            if register in (Register.TIME_LOW, Register.TIME_HIGH):
+                continue
+            initial = {Register.MTU: 1500, Register.OPEN_MESSAGES: 77} | constant
+            for index in range(register.value.count):
+                got = await bus.read(ctx, register.at(index))
+                assert got == initial.get(register, 0), f"{register.name}[{index}] is {got:#x}"
+        written = {}
+        for register in REGISTERS:
+            for index in range(register.value.count):
+                value = rng.getrandbits(32)
+                if register is Register.CONTROL:
+                    value &= ~Control.RESET
+                if register is Register.TABLE_COMMAND:
+                    value = 0
+                await bus.write(ctx, register.at(index), value)
+                written[register, index] = value & masks.get(register, 0)
+        for address in (0x024, 0x060, 0x180, 0x208, 0x280, 0x600, 0x1000, DOORBELL_BASE - 4):
+            await bus.write(ctx, address, 0xFFFFFFFF)
+            assert await bus.read(ctx, address) == 0, f"{address:#x} is not a register"
+        await bus.write(ctx, Register.IPV4.address, 0, strobe=0x7)
+        for (register, index), value in written.items():
+            if register in masks:
+                got = await bus.read(ctx, register.at(index))
+                assert got == value, f"seed {seed}: {register.name}[{index}] is {got:#x}"
+        config = ctx.get(dut.config)
+        mac = written[Register.MAC_HIGH, 0] << 32 | written[Register.MAC_LOW, 0]
+        assert (config.mac, config.ipv4) == (mac, written[Register.IPV4, 0])
+        assert (config.mtu, config.enable) == (
+            written[Register.MTU, 0],
+            written[Register.CONTROL, 0],
+        )
+
+    simulate(dut, bench)
+
+
+def test_time():
+    """TIME_LOW latches TIME_HIGH, both count cycles, and a clear leaves them alone."""
+    dut = ControlUnit(PARAMETERS, SOURCES)
+    bus = AxiLite(dut.bus, random.Random(2), stall=0)
+
+    async def bench(ctx):
+        await wait_sweep(ctx, dut)
+        ctx.set(dut.time, (5 << 32) - 40)
+        times = []
+        for _ in range(8):
+            low = await bus.read(ctx, Register.TIME_LOW.address)
+            await ctx.tick().repeat(7)
+            high = await bus.read(ctx, Register.TIME_HIGH.address)
+            times.append((high << 32 | low, ctx.get(dut.time)))
+        assert times[0][0] >> 32 == 4 and times[-1][0] >> 32 == 5
+        gaps = {now - got for got, now in times}
+        assert len(gaps) == 1, f"a constant distance to the time, not {gaps}"
+        before = ctx.get(dut.time)
+        ctx.set(dut.clear, 1)
+        await ctx.tick()
+        ctx.set(dut.clear, 0)
+        await ctx.tick().repeat(3)
+        assert ctx.get(dut.time) == before + 4
+        assert await bus.read(ctx, Register.TIME_HIGH.address) == 0
+
+    simulate(dut, bench)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_doorbells(seed):
+    """Each doorbell reaches its unit, once and in order; those of no page reach none."""
+    rng = random.Random(f"doorbells {seed}")
+    dut = ControlUnit(PARAMETERS, SOURCES)
+    bus = AxiLite(dut.bus, rng, stall=0.1)
+    streams = {"send": dut.send, "receive": dut.receive, "completion": dut.completion}
+    expected = {name: [] for name in streams}
+    got = {name: [] for name in streams}
+    slow = rng.choice(list(streams))
+
+    def take(name):
+        async def process(ctx):
+            stream = streams[name]
+            while True:
+                ctx.set(stream.ready, rng.random() < (0.03 if name == slow else 0.5))
+                _, _, ready, valid, item = await ctx.tick().sample(
+                    stream.ready, stream.valid, stream.payload
+                )
+                if ready and valid:
+                    number = item.cq if name == "completion" else item.qpn
+                    arm = item.arm if name == "completion" else 0
+                    got[name].append((number, item.index, arm, item.reset))
+
+        return process
+
+    async def bench(ctx):
+        await wait_sweep(ctx, dut)
+        for _ in range(150):
+            page = rng.choice((0, 1, 63, 64, 1023, 1024, 1791, rng.randrange(64)))
+            offset = rng.choice((0, 4, 8, 12, 16, 0x800, 0xFFC))
+            address = DOORBELL_BASE + page * DOORBELL_PAGE + offset
+            index = rng.getrandbits(32)
+            if rng.random() < 0.1:
+                assert await bus.read(ctx, address) == 0
+                continue
+            await bus.write(ctx, address, index)
+            if page >= PARAMETERS.n_qp or offset > 12:
+                continue
+            doorbell = Doorbell(offset)
+            assert address == doorbell_address(doorbell, page)
+            name = {0: "send", 4: "receive"}.get(offset, "completion")
+            expected[name].append((page, index, doorbell is Doorbell.CQ_ARM, 0))
+        await ctx.tick().repeat(1000)
+        assert got == expected, f"seed {seed}"
+
+    simulate(dut, bench, background=[take(name) for name in streams])
+
+
+def test_table_commands():
+    """Rows go to the table selected; QP rows in RESET and CQ rows are told to the units first."""
+    seed = 3
+    rng = random.Random(seed)
+    dut = ControlUnit(PARAMETERS, SOURCES)
+    bus = AxiLite(dut.bus, rng, stall=0)
+    log = []
+
+    async def watch(ctx):
+        while True:
+            values = await ctx.tick().sample(
+                *(
+                    item
+                    for port in (dut.qp, dut.region, dut.port)
+                    for item in (port.enable, port.index, port.row)
+                )
+            )
+            values = values[2:]
+            for kind, name in enumerate(("qp", "region", "port")):
+                enable, index, row = values[3 * kind : 3 * kind + 3]
+                if enable:
+                    log.append((name, index, row.as_bits()))
+
+    def ring(name, stream):
+        async def process(ctx):
+            while True:
+                await ctx.tick().repeat(rng.randint(1, 30))
+                ctx.set(stream.ready, 1)
+                (item,) = await until(ctx, stream.valid, stream.payload)
+                ctx.set(stream.ready, 0)
+                assert item.reset
+                log.append((name, item.qpn))
+
+        return process
+
+    async def completions(ctx):
+        while True:
+            ctx.set(dut.completion.ready, 1)
+            (item,) = await until(ctx, dut.completion.valid, dut.completion.payload)
+            ctx.set(dut.completion.ready, 0)
+            await ctx.tick().repeat(rng.randint(1, 50))
+            log.append(("cq", item.cq, item.reset, item.row.as_bits()))
+            ctx.set(dut.irq_clear, 1)
+            ctx.set(dut.irq_cq, item.cq)
+            await ctx.tick()
+            ctx.set(dut.irq_clear, 0)
+
+    async def bench(ctx):
+        await wait_sweep(ctx, dut)
+
+        async def check(table, row, value, *wanted):
+            log.clear()
+            await bus.command(ctx, table, row, value)
+            assert sorted(log, key=str) == sorted(wanted, key=str), f"{table.name} row {row}"
+
+        live = QP_ENTRY.to_int(state=QpState.RTS, udp_port=9, rq_addr=0xABCDE)
+        await check(Table.QP, 63, live, ("qp", 63, live))
+        await check(Table.QP, 64, live)
+        dead = QP_ENTRY.to_int(state=QpState.RESET, udp_port=9)
+        await check(Table.QP, 5, dead, ("qp", 5, dead), ("send", 5), ("receive", 5))
+        await check(Table.QP, 64, dead)
+        region = REGION_ENTRY.to_int(valid=1, length=rng.getrandbits(64), map_base=77 << 6)
+        await check(Table.REGION, 15, region, ("region", 15, region))
+        await check(Table.REGION, 16, region)
+        await check(Table.PORT, 255, 1, ("port", 255, 1))
+        await check(Table.PORT, 256, 1)
+        cq = CQ_ENTRY.to_int(valid=1, log2=4, addr=rng.getrandbits(58) << 6)
+        await check(Table.CQ, 63, cq, ("cq", 63, 1, cq))
+        await check(Table.CQ, 64, cq)
+        log.clear()
+        await bus.write(ctx, Register.TABLE_SELECT.address, 4 << 16)
+        await bus.write(ctx, Register.TABLE_COMMAND.address, 0)
+        assert log == []
+
+    rings = [ring("send", dut.send), ring("receive", dut.receive)]
+    simulate(dut, bench, background=(watch, *rings, completions))
+
+
+def test_interrupts():
+    """Bits are set by their CQ, cleared by writing 1, and kept when both come at once."""
+    dut = ControlUnit(PARAMETERS, SOURCES)
+    bus = AxiLite(dut.bus, random.Random(4), stall=0)
+
+    async def strobe(ctx, signal, cq):
+        ctx.set(dut.irq_cq, cq)
+        ctx.set(signal, 1)
+        await ctx.tick()
+        ctx.set(signal, 0)
+
+    async def bench(ctx):
+        await wait_sweep(ctx, dut)
+        await strobe(ctx, dut.irq_set, 3)
+        await strobe(ctx, dut.irq_set, 34)
+        await ctx.tick().repeat(2)
+        assert not ctx.get(dut.irq), "not enabled"
+        await bus.write(ctx, Register.IRQ_ENABLE.address, 1)
+        await ctx.tick().repeat(2)
+        assert ctx.get(dut.irq)
+        assert await bus.read(ctx, Register.IRQ_STATUS.at(0)) == 1 << 3
+        assert await bus.read(ctx, Register.IRQ_STATUS.at(1)) == 1 << 2
+        await bus.write(ctx, Register.IRQ_STATUS.at(1), 0xFFFFFFFF)
+        await bus.write(ctx, Register.IRQ_STATUS.at(0), 0xFFFFFFFF ^ 1 << 3)
+        assert await bus.read(ctx, Register.IRQ_STATUS.at(0)) == 1 << 3
+        assert await bus.read(ctx, Register.IRQ_STATUS.at(1)) == 0
+        await strobe(ctx, dut.irq_clear, 3)
+        await ctx.tick().repeat(2)
+        assert not ctx.get(dut.irq)
+        # Held through the whole write: the firing must win.
+        ctx.set(dut.irq_cq, 3)
+        ctx.set(dut.irq_set, 1)
+        await bus.write(ctx, Register.IRQ_STATUS.at(0), 1 << 3)
+        ctx.set(dut.irq_set, 0)
+        assert await bus.read(ctx, Register.IRQ_STATUS.at(0)) == 1 << 3
+
+    simulate(dut, bench)
+
+
+@pytest.mark.parametrize("rate", (0.02, 1.0))
+def test_counters(rate):
+    """Strobes of all sources in any cycles: none lost, none twice, and each read is up to date."""
+    seed = int(100 * rate)
+    rng = random.Random(seed)
+    dut = EventCounters(SOURCES)
+    totals = [0] * len(Counter)
+    width = len(Counter)
+    finished = False
+
+    async def count(ctx):
+        nonlocal finished
+        while ctx.get(dut.busy):
+            await ctx.tick()
+        for _ in range(1200):
+            for vector in dut.events:
+                chosen = (1 << width) - 1
+                if rate < 1:
+                    chosen = sum((rng.random() < rate) << i for i in range(width))
+                ctx.set(vector, chosen)
+                for i in range(width):
+                    totals[i] += chosen >> i & 1
+            await ctx.tick()
+        for vector in dut.events:
+            ctx.set(vector, 0)
+        finished = True
+
+    async def read(ctx, index):
+        ctx.set(dut.read.index, index)
+        ctx.set(dut.read.request, 1)
+        (value,) = await until(ctx, dut.read.done, dut.read.value)
+        ctx.set(dut.read.request, 0)
+        # The bus needs a few cycles between reads.
+        await ctx.tick().repeat(rng.randint(4, 8))
+        return value
+
+    async def readers(ctx):
+        while ctx.get(dut.busy):
+            await ctx.tick()
+        for _ in range(80):
+            index = rng.randrange(width)
+            before = totals[index]
+            value = await read(ctx, index)
+            assert before - SOURCES <= value <= totals[index], f"seed {seed}: {Counter(index)!r}"
+        while not finished:
+            await ctx.tick()
+        await ctx.tick()
+        for index in (*range(width), *rng.choices(range(width), k=20)):
+            value = await read(ctx, index)
+            assert value == totals[index], f"seed {seed}: {Counter(index)!r}"
+        assert await read(ctx, 63) == 0
+
+    simulate(dut, count, readers)
+
+
+def test_counters_on_the_bus():
+    """A low half latches the high one; a clear empties all."""
+    dut = ControlUnit(PARAMETERS, SOURCES)
+    bus = AxiLite(dut.bus, random.Random(5))
+
+    async def bench(ctx):
+        await wait_sweep(ctx, dut)
+        ctx.set(dut.events[0], 1 << Counter.CQES)
+        ctx.set(dut.events[2], 1 << Counter.CQES | 1 << Counter.RX_FRAMES)
+        await ctx.tick().repeat(100)
+        ctx.set(dut.events[0], 0)
+        ctx.set(dut.events[2], 0)
+        assert await bus.read_counter(ctx, Counter.CQES) == 200
+        assert await bus.read_counter(ctx, Counter.RX_FRAMES) == 100
+        assert await bus.read_counter(ctx, Counter.TX_FRAMES) == 0
+        ctx.set(dut.clear, 1)
+        ctx.set(dut.busy, 1)
+        await ctx.tick()
+        ctx.set(dut.clear, 0)
+        assert await bus.read(ctx, Register.STATUS.address) == DeviceStatus.BUSY
+        assert await bus.read(ctx, Register.MAGIC.address) == MAGIC
+        assert await bus.read_counter(ctx, Counter.CQES) == 0
+        await wait_sweep(ctx, dut)
+        ctx.set(dut.busy, 0)
+        assert await bus.read(ctx, Register.STATUS.address) == 0
+        for counter in Counter:
+            assert await bus.read_counter(ctx, counter) == 0, counter.name
+
+    simulate(dut, bench)
+
+
+def test_reset_sequence():
+    dut = SoftReset()
+
+    async def bench(ctx):
+        ctx.set(dut.sweeping, 1)
+        await ctx.tick().repeat(3)
+        assert ctx.get(dut.busy) and not ctx.get(dut.reset)
+        ctx.set(dut.sweeping, 0)
+        await ctx.tick()
+        assert not ctx.get(dut.busy)
+        ctx.set(dut.request, 1)
+        await ctx.tick()
+        ctx.set(dut.request, 0)
+        for _ in range(20):
+            assert ctx.get(dut.busy) and ctx.get(dut.halt) and not ctx.get(dut.reset)
+            await ctx.tick()
+        ctx.set(dut.quiet, 1)
+        await ctx.tick()
+        assert ctx.get(dut.reset)
+        ctx.set(dut.sweeping, 1)
+        await ctx.tick()
+        assert not ctx.get(dut.reset) and not ctx.get(dut.halt) and ctx.get(dut.busy)
+        ctx.set(dut.sweeping, 0)
+        await ctx.tick()
+        assert not ctx.get(dut.busy)
+
+    simulate(dut, bench)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_receive_gate(seed):
+    """Whole frames that begin while open pass; others vanish; a cut frame loses its tail only."""
+    rng = random.Random(f"receive gate {seed}")
+    dut = ReceiveGate()
+    out = []
+    wanted = []
+
+    async def bench(ctx):
+        is_open = cut = 0
+        passing = None
+        offered = False
+        for frame in range(150):
+            length = rng.choice((1, 1, 2, 5))
+            index = 0
+            while index < length:
+                if rng.random() < 0.2:
+                    is_open ^= 1
+                cut = rng.random() < 0.03
+                valid = offered or rng.random() < 0.7
+                ready = rng.random() < 0.6
+                word = frame << 8 | index
+                ctx.set(dut.open, is_open)
+                ctx.set(dut.cut, cut)
+                ctx.set(dut.i.valid, valid)
+                ctx.set(dut.i.payload, {"data": word, "last": index == length - 1})
+                ctx.set(dut.o.ready, ready)
+                if valid and index == 0 and not offered:
+                    passing = bool(is_open and not cut)
+                _, _, i_ready, o_valid, beat = await ctx.tick().sample(
+                    dut.i.ready, dut.o.valid, dut.o.payload
+                )
+                assert o_valid == (valid and passing), f"seed {seed}: frame {frame}, {index}"
+                if valid and not passing:
+                    assert i_ready, f"seed {seed}: a frame that is dropped was held up"
+                if o_valid and ready:
+                    out.append((beat.data, beat.last))
+                if valid and passing and ready:
+                    wanted.append((word, index == length - 1))
+                taken = valid and (ready or not passing)
+                offered = valid and not taken
+                index += taken
+                if cut and (offered or index):
+                    passing = False
+        assert out == wanted, f"seed {seed}"
+        assert len(out) > 50
+
+    simulate(dut, bench)
+
+
+def test_transmit_gate():
+    """A halt waits for the end of the frame that has been offered, and begins none."""
+    dut = TransmitGate()
+
+    async def bench(ctx):
+        ctx.set(dut.i.valid, 1)
+        await ctx.tick()
+        ctx.set(dut.halt, 1)
+        for last in (0, 0, 1):
+            ctx.set(dut.i.p.last, last)
+            for ready in (0, 0, 1):
+                ctx.set(dut.o.ready, ready)
+                assert ctx.get(dut.o.valid) and not ctx.get(dut.idle)
+                assert ctx.get(dut.i.ready) == ready
+                await ctx.tick()
+        ctx.set(dut.i.p.last, 0)
+        for _ in range(5):
+            assert ctx.get(dut.idle) and not ctx.get(dut.o.valid) and not ctx.get(dut.i.ready)
+            await ctx.tick()
+        ctx.set(dut.halt, 0)
+        assert ctx.get(dut.o.valid)
+
+    simulate(dut, bench)
