@@ -1,0 +1,183 @@
+"""The whole NIC.
+
+::
+
+    rx -> ReceiveGate -> FrameReceiver -> DatagramReceiver --payload, map, WQEs--+
+                              |ports       |qp, region  |credits, completions    |
+                          PortTable     RowTables     CompletionUnit --CQEs-- WriteArbiter -+- dma
+                                           |qp, region  |credits, completions    ReadArbiter+
+    tx <- TransmitGate <-------------- TransmitPath -----payload, WQEs-----------+
+
+    bus -> ControlUnit -> rows, doorbells, config; <- events, interrupts
+           SoftReset: halts the arbiters and the gates, then resets all between them
+
+One word of 8 octets a cycle in each direction: 10 Gb/s at 156.25 MHz.
+"""
+
+from amaranth.hdl import Module, Mux, ResetInserter, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from uwarp.contract import ADDRESS_BITS, Parameters
+
+from .csr import ControlUnit
+from .csr.reset import ReceiveGate, SoftReset, TransmitGate
+from .dma import ReadArbiter, WriteArbiter
+from .dma.channels import READ_CHANNELS, WRITE_CHANNELS
+from .interfaces import Axi4LiteSignature, Axi4Signature, PacketSignature
+from .iwarp.complete import CompletionUnit
+from .iwarp.receive import DatagramReceiver
+from .iwarp.tables import PortTable, RowTable
+from .iwarp.transmit import TransmitPath
+from .layouts import QP_ROW, REGION_ROW
+from .net.receive import FrameReceiver
+from .stream.queue import connect_streams
+
+__all__ = ["Nic"]
+
+#: Cycles from a frame's last word into the frame receiver to its datagram's offer, with a margin.
+_FRAME_RECEIVER_CYCLES = 15
+
+
+class Nic(wiring.Component):
+    """A datagram-iWARP NIC between a MAC, a host's memory and its BAR 0.
+
+    Parameters
+    ----------
+    parameters : Parameters
+
+    Members
+    -------
+    rx : In(PacketSignature())
+        Frames from the MAC, without FCS. Never held up.
+    tx : Out(PacketSignature())
+        Frames to the MAC. Once a frame has begun, each of its beats is there when the MAC wants it.
+    bus : In(Axi4LiteSignature(ADDRESS_BITS))
+    dma : Out(Axi4Signature())
+    irq : Out(1)
+        Level.
+    """
+
+    def __init__(self, parameters: Parameters) -> None:
+        self._parameters = parameters
+        super().__init__(
+            {
+                "rx": In(PacketSignature()),
+                "tx": Out(PacketSignature()),
+                "bus": In(Axi4LiteSignature(ADDRESS_BITS)),
+                "dma": Out(Axi4Signature()),
+                "irq": Out(1),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        parameters = self._parameters
+
+        # Neither the gates, nor the arbiters, nor the control side's bus are reset by software.
+        m.submodules.reset = reset = SoftReset()
+        m.submodules.receive_gate = receive_gate = ReceiveGate()
+        m.submodules.transmit_gate = transmit_gate = TransmitGate()
+        m.submodules.write_arbiter = writes = WriteArbiter(3)
+        m.submodules.read_arbiter = reads = ReadArbiter(3)
+        m.submodules.control = control = ControlUnit(parameters, sources=4)
+
+        frames = FrameReceiver(parameters)
+        receiver = DatagramReceiver(parameters)
+        transmitter = TransmitPath(parameters)
+        completion = CompletionUnit(parameters, clients=2)
+        ports = PortTable(parameters)
+        queue_pairs = RowTable(QP_ROW, parameters.n_qp, reads=2)
+        regions = RowTable(REGION_ROW, parameters.n_region, reads=2)
+        clear = ResetInserter(reset.reset)
+        m.submodules.frames = clear(frames)
+        m.submodules.receiver = clear(receiver)
+        m.submodules.transmitter = clear(transmitter)
+        m.submodules.completion = clear(completion)
+        m.submodules.ports = clear(ports)
+        m.submodules.queue_pairs = clear(queue_pairs)
+        m.submodules.regions = clear(regions)
+
+        # Receive.
+        connect_streams(m, self.rx, receive_gate.i)
+        connect_streams(m, receive_gate.o, frames.rx)
+        wiring.connect(m, frames.ports, ports.lookup)
+        connect_streams(m, frames.datagrams, receiver.datagrams)
+        connect_streams(m, frames.payload, receiver.payload)
+        m.d.comb += [
+            frames.config.eq(control.config),
+            receiver.time.eq(control.time),
+        ]
+
+        # Transmit.
+        connect_streams(m, transmitter.tx, transmit_gate.i)
+        connect_streams(m, transmit_gate.o, self.tx)
+        m.d.comb += transmitter.config.eq(control.config)
+
+        # What both look up, reserve and complete.
+        m.d.comb += completion.time.eq(control.time)
+        for side, unit in enumerate((receiver, transmitter)):
+            wiring.connect(m, unit.qp, queue_pairs.reads[side])
+            wiring.connect(m, unit.region, regions.reads[side])
+            wiring.connect(m, unit.credits, completion.credits[side])
+            connect_streams(m, unit.completions, completion.completions[side])
+
+        # Host memory.
+        for client, port in enumerate(
+            (receiver.payload_write, receiver.map_write, completion.write)
+        ):
+            wiring.connect(m, port, writes.clients[client])
+        for client, port in enumerate(
+            (receiver.wqe_read, transmitter.wqe_read, transmitter.payload_read)
+        ):
+            wiring.connect(m, port, reads.clients[client])
+        for arbiter, channels in ((writes, WRITE_CHANNELS), (reads, READ_CHANNELS)):
+            for name, member in channels.members.items():
+                inner, outer = getattr(arbiter.bus, name), getattr(self.dma, name)
+                sink, source = (outer, inner) if member.flow is Out else (inner, outer)
+                m.d.comb += sink.eq(source)
+
+        # Control.
+        wiring.connect(m, wiring.flipped(self.bus), control.bus)
+        wiring.connect(m, control.qp, queue_pairs.write)
+        wiring.connect(m, control.region, regions.write)
+        wiring.connect(m, control.port, ports.write)
+        connect_streams(m, control.receive, receiver.doorbells)
+        connect_streams(m, control.send, transmitter.doorbells)
+        connect_streams(m, control.completion, completion.doorbells)
+        for index, unit in enumerate((frames, receiver, transmitter, completion)):
+            m.d.comb += control.events[index].eq(unit.events)
+        for name in ("irq_set", "irq_clear", "irq_cq"):
+            m.d.comb += getattr(control, name).eq(getattr(completion, name))
+        m.d.comb += self.irq.eq(control.irq)
+
+        # A frame in the frame receiver is seen by its traces only: words in, a datagram out.
+        settling = Signal(range(_FRAME_RECEIVER_CYCLES + 1))
+        settle = Mux(settling == 0, 0, settling - 1)
+        m.d.sync += [
+            settling.eq(Mux(receive_gate.o.valid, _FRAME_RECEIVER_CYCLES, settle)),
+            control.open_messages.eq(
+                receiver.open_messages
+                + completion.pending
+                + (frames.datagrams.valid | (settling != 0))
+            ),
+        ]
+
+        # Reset.
+        sweepers = (receiver, transmitter, completion, ports, queue_pairs, regions)
+        sweeping = control.sweeping
+        for unit in sweepers:
+            sweeping = sweeping | unit.busy
+        m.d.comb += [
+            reset.request.eq(control.reset_request),
+            reset.quiet.eq(writes.idle & reads.idle & transmit_gate.idle),
+            reset.sweeping.eq(sweeping),
+            control.clear.eq(reset.reset),
+            control.busy.eq(reset.busy),
+            writes.halt.eq(reset.halt),
+            reads.halt.eq(reset.halt),
+            transmit_gate.halt.eq(reset.halt),
+            receive_gate.open.eq(control.config.enable & ~reset.busy),
+            receive_gate.cut.eq(reset.reset),
+        ]
+        return m
