@@ -1,5 +1,6 @@
 """The frame receiver against a second reading of section 2 of the device behaviour."""
 
+import gc
 import random
 import struct
 from types import SimpleNamespace
@@ -121,7 +122,7 @@ def expected(octets, *, flagged=False, mtu=1500):
     pseudo = octets[26:34] + struct.pack(">HH", 17, udp_length)
     if number(40, 2) and total(pseudo + datagram) != 0xFFFF:
         return Counter.DROP_UDP_CHECKSUM
-    if b"\xff" * 6 == mac or octets[30:34] == b"\xff" * 4 or number(36, 2) not in PORTS:
+    if mac == b"\xff" * 6 or octets[30:34] == b"\xff" * 4 or number(36, 2) not in PORTS:
         return Counter.RX_MANAGEMENT
     content = datagram[8:]
     if len(content) < 18:
@@ -200,8 +201,9 @@ class Harness(wiring.Component):
 class Run:
     """Drive frames, take everything that comes out, and note when.
 
-    ``frames`` are octets, or pairs of octets and the numbers of the beats that carry ``error``. ``gap`` and
-    ``stall`` are probabilities for each cycle; ``open_at`` holds the outputs until that cycle.
+    ``frames`` are octets, or pairs of octets and the numbers of the beats that carry ``error``.
+    ``gap`` and ``stall`` are probabilities for each cycle; ``open_at`` holds the outputs until that
+    cycle.
     """
 
     def __init__(self, frames, *, gap=0.0, stall=0.0, open_at=0, seed=SEED, config=CONFIG, **sizes):
@@ -375,7 +377,7 @@ def test_every_wrong_octet(offset):
         for fault in (1 << offset, rng.randrange(1, 256)):
             wrong = patched(whole, {position: bytes([whole[position] ^ fault])})
             frames += [wrong, with_ip_sum(wrong), patched(wrong, {40: b"\0\0"})]
-            frames += [with_udp_sum(with_ip_sum(wrong))] * (34 <= position)
+            frames += [with_udp_sum(with_ip_sum(wrong))] * (position >= 34)
     check(frames)
 
 
@@ -399,8 +401,7 @@ def named_cases():
     yield "P7 broadcast IP", good(ip={"dst": "255.255.255.255"}), Counter.RX_MANAGEMENT
     arp = Ether(dst="ff:ff:ff:ff:ff:ff") / ARP()
     yield "ARP", bytes(arp).ljust(60, b"\0"), Counter.RX_MANAGEMENT
-    tagged = Ether(base)
-    tagged = Ether(dst=OUR_MAC) / Dot1Q(vlan=5) / tagged[IP]
+    tagged = Ether(dst=OUR_MAC) / Dot1Q(vlan=5) / Ether(base)[IP]
     yield "P8 VLAN", bytes(tagged), Counter.RX_MANAGEMENT
     yield "P6 version 6", with_ip_sum(patched(base, {14: b"\x65"})), Counter.DROP_IP_HEADER
     yield "P6 IHL 4", with_ip_sum(patched(base, {14: b"\x44"})), Counter.DROP_IP_HEADER
@@ -439,7 +440,8 @@ def named_cases():
     yield "P19 IP sum zero", good(ip={"chksum": 0}), Counter.DROP_IP_CHECKSUM
     yield "P19 UDP sum wrong", good(udp={"chksum": 0x1234}), Counter.DROP_UDP_CHECKSUM
     yield "P19 UDP sum zero", good(udp={"chksum": 0}), None
-    yield "P19 UDP sum wrong, other port", good(port=9, udp={"chksum": 1}), Counter.DROP_UDP_CHECKSUM
+    octets = good(port=9, udp={"chksum": 1})
+    yield "P19 UDP sum wrong, other port", octets, Counter.DROP_UDP_CHECKSUM
     for number in (1, 65535, 20001):
         yield f"P44 port {number}", good(port=number), None
     yield "other port", good(port=4792), Counter.RX_MANAGEMENT
@@ -532,7 +534,7 @@ def test_disabled_frames_vanish():
 
 @pytest.mark.parametrize(("size", "gap"), [(0, 0), (0, 0.4), (8, 0.4), (600, 0), (1400, 0.2)])
 def test_overflow_drops_whole_frames_and_recovers(size, gap):
-    """P11, P16: with no room for a Datagram or its payload frames go, whole; then all is as before."""
+    """P11, P16: without room for Datagram or payload frames go, whole; then all is as before."""
     frames = [good(0xC, size + i, port=(4791, 1)[i % 2]) for i in range(14)]
     bad = [good(ether={"dst": "02:00:00:00:00:02"}), good(ip={"chksum": 1}), good(port=9)]
     words = sum(len(octets) // 8 + 1 for octets in frames)
@@ -591,3 +593,4 @@ def test_random_mixture(seed):
 def test_parameters_are_checked():
     with pytest.raises(ValueError, match="payload_words is 128; an MTU of 1500 takes 190"):
         FrameReceiver(PARAMETERS, payload_words=128)
+    gc.collect()

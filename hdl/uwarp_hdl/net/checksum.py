@@ -6,9 +6,9 @@
                                  ^       |
                                  +-------+
 
-The end-around carry is never added: a sum of less than 2^32 is a multiple of 0xFFFF, and not 0, exactly if
-its two halves add up to 0xFFFF, that is, if one is the other's complement. The octets of the lanes may
-be in either order, so long as all are in the same one (RFC 1071, section 2 B).
+The end-around carry is never added: a sum of less than 2^32 is a multiple of 0xFFFF, and not 0,
+exactly if its two halves add up to 0xFFFF, that is, if one is the other's complement. The octets of
+the lanes may be in either order, so long as all are in the same one (RFC 1071, section 2 B).
 """
 
 from amaranth.hdl import Module, Signal, unsigned

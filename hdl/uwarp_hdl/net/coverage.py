@@ -9,8 +9,8 @@
     CRC32c                                      |<--------------------->|
     payload                                            |<-------->|
 
-The addresses of the IPv4 header count for the UDP checksum as part of the pseudo header (RFC 768), its
-length by doubling the UDP header's own.
+The addresses of the IPv4 header count for the UDP checksum as part of the pseudo header (RFC 768),
+the pseudo header's length by doubling the UDP header's own.
 """
 
 from amaranth.hdl import Cat, Module, Mux, Signal
@@ -28,7 +28,7 @@ PSEUDO_HEADER_START = PROTOCOL_UDP << 8
 
 
 class UdpRemainder(wiring.Component):
-    """How many octets of the UDP datagram are left at the start of a word, past the UDP header's words.
+    """How many octets of the UDP datagram are left at the start of a word, from word 5 on.
 
     Attributes
     ----------
@@ -65,8 +65,8 @@ class SumCoverage(wiring.Component):
     remainder : In(16)
         UDP octets left at the start of ``word``.
     ip_lanes, udp_lanes : Out(17).array(4)
-        16-bit numbers to add, the octets of each swapped; ``ip_add``, ``ip_restart``, ``udp_add`` and
-        ``udp_restart`` as for OnesComplementCheck.
+        16-bit numbers to add, the octets of each swapped; ``ip_add``, ``ip_restart``, ``udp_add``
+        and ``udp_restart`` as for OnesComplementCheck.
     crc_data, crc_add, crc_restart : Out
         As for CrcCheck.
     """

@@ -12,8 +12,8 @@ __all__ = ["CrcCheck"]
 class CrcCheck(wiring.Component):
     """Whether a segment's words end in its right CRC32c.
 
-    Takes a word every cycle; ``right`` follows two cycles after it. The octets of the first word before the segment and
-    those of the last word after its CRC are to be zero.
+    Takes a word every cycle; ``right`` follows two cycles after it. The octets of the first word
+    before the segment and those of the last word after its CRC are to be zero.
 
     Parameters
     ----------

@@ -13,8 +13,9 @@ __all__ = ["DatagramBuilder"]
 class DatagramBuilder(wiring.Component):
     """Sort the fields of a segment by its opcode. Combinational.
 
-    What a segment does not have is 0, and so is the immediate without the bit IM. A Send with Solicited Event
-    (0x5) is solicited; else the bit SE counts where it is defined, in Write-Record and Send with Immediate.
+    What a segment does not have is 0, and so is the immediate without the bit IM. A Send with
+    Solicited Event (0x5) is solicited; else the bit SE counts where it is defined, in Write-Record
+    and Send with Immediate.
 
     Attributes
     ----------

@@ -67,8 +67,9 @@ DATAGRAM_FIELDS = {
     "record_mlen": (SEGMENT + 22, 4),
     "record_immediate": (SEGMENT + 26, 4),
 }
-"""Fields of the segment, by their names in a tagged one. In an untagged segment ``stag`` holds MLEN, the
-halves of ``to`` QN and MSN, ``record_msn`` MO and ``record_mo`` the immediate."""
+"""Fields of the datagram, those of the segment by their names in a tagged one. In an untagged one
+``stag`` holds MLEN, the halves of ``to`` QN and MSN, ``record_msn`` MO, ``record_mo`` the
+immediate."""
 
 
 @dataclass(frozen=True)

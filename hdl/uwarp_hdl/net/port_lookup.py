@@ -14,7 +14,7 @@ __all__ = ["PortLookup"]
 class PortLookup(wiring.Component):
     """The QP of a UDP port.
 
-    A search every cycle; ``hit`` and ``qpn`` answer the ``port`` of two cycles before: the index goes out at once, the
+    ``hit`` and ``qpn`` answer the ``port`` of two cycles before: the indices go out at once, the
     rows come in the next cycle, and are compared with the port, which must be the same still.
 
     Parameters

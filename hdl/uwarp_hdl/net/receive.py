@@ -7,10 +7,11 @@
            |      +--------- words -----------2-3-4---> fields+--> datagrams
            +> fields                                          +--> PacketFifo --> payload
 
-The figures are registers in the way of a frame's words. Everything advances in every cycle, one word a cycle; nothing
-is ever held back, so that verdicts come in the same distance to the words whatever the frames' lengths,
-and frames of one word each are no special case. Fields that are taken early, for the checks, serve until
-the same word of the next frame; those of the datagram are taken late, in time for its end.
+The figures are registers in the way of a frame's words. Everything advances in every cycle; nothing
+is ever held back, so that verdicts come at the same distance from the words whatever the frames'
+lengths, and frames of one word each are no special case. The fields that are taken early, for the
+checks, stay until the same word of the next frame, so those of word 3 and later outlive their
+frame's last word by 4 cycles. The fields of the datagram are taken late, in time for its end.
 """
 
 from amaranth.hdl import Module, Signal
@@ -38,16 +39,16 @@ __all__ = ["FrameReceiver"]
 class FrameReceiver(wiring.Component):
     """Section 2 of the device behaviour: count, check and strip frames.
 
-    One word a cycle, frames of any length with no gap between. A Datagram is offered 6 cycles after the last
-    word of its frame, its payload one cycle later, if those before have gone. No word of a frame
-    that is dropped leaves. A frame whose payload or Datagram finds no room is dropped whole. Frames that the
-    headers (up to the opcode) rule out take no room.
+    One word a cycle, frames of any length with no gap between. A Datagram is offered 6 cycles after
+    the last word of its frame, its payload one cycle later, if those before have gone. No word of a
+    frame that is dropped leaves. A frame whose payload or Datagram finds no room is dropped whole.
+    Frames that their headers (up to the opcode) rule out take no room.
 
     Parameters
     ----------
     parameters : uwarp.contract.Parameters
     payload_words : int
-        Room for payload, in words of 8 octets: a power of two that holds a frame of the largest MTU.
+        Room for payload, in words of 8 octets: a power of two that holds the largest frame.
     datagrams : int
         Room for Datagrams.
 
@@ -59,11 +60,11 @@ class FrameReceiver(wiring.Component):
     ports : Out(PortLookupSignature)
     datagrams : Out(stream of Datagram)
     payload : Out(stream of PacketBeat)
-        The words that hold payload, as they lie in the frame; ``count`` of the last one is where it ends. The
-        payloads are in the order of ``datagrams``.
+        The words that hold payload, as they lie in the frame; ``count`` of the last one is where it
+        ends. The payloads are in the order of ``datagrams``.
     events : Out
-        Bit ``c`` is 1 for one cycle for each count of Counter ``c``: RX_FRAMES together with what became of
-        the frame, or alone if a Datagram did.
+        Bit ``c`` is 1 for one cycle for each count of Counter ``c``: RX_FRAMES together with what
+        became of the frame, or alone if it became a Datagram.
     """
 
     def __init__(self, parameters, payload_words=2048, datagrams=64):

@@ -1,7 +1,7 @@
 """How a frame ends: the checks of section 2 of the device behaviour, in their order.
 
-A check that the rule puts later may look at fields that the frame does not have, and come to any result: one that comes
-earlier has failed then.
+A check that the rule puts later may look at fields that the frame does not have, and come to any
+result: one that comes earlier has failed then.
 
 ::
 
@@ -9,7 +9,7 @@ earlier has failed then.
          1             2            3                  4                5     cycle
 """
 
-from amaranth.hdl import Module, Signal
+from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -139,16 +139,10 @@ class Verdict(wiring.Component):
             "header_cut", udp_length < header_octets(opcode) + UDP_HEADER + SEGMENT_CRC
         )
 
-        static = (
-            (mac_error, oversize, other_mac, other_ethertype, ip_malformed, options, fragment)
-            + (other_ip, other_protocol, udp_malformed, broadcast, too_short)
-            + (ddp_version, rdmap_version, unknown_opcode, header_cut)
-        )
-        bad = Signal(len(static))
-        m.d.comb += [
-            *(bad[i].eq(item) for i, item in enumerate(static)),
-            self.promising.eq(~bad.any() & self.hit),
-        ]
+        bad = [mac_error, oversize, other_mac, other_ethertype, ip_malformed, options, fragment]
+        bad += [other_ip, other_protocol, udp_malformed, broadcast, too_short]
+        bad += [ddp_version, rdmap_version, unknown_opcode, header_cut]
+        m.d.comb += self.promising.eq(~Cat(bad).any() & self.hit)
 
         link = self._group(
             m,

@@ -4,12 +4,11 @@
 
             empty, output free
         i --+-----------------------+--> output register --> o
-            +--> SyncFIFOBuffered --+
+            +--> memory ------------+
 """
 
-from amaranth.hdl import Module, Signal, ValueCastable
-from amaranth.lib import stream, wiring
-from amaranth.lib.fifo import SyncFIFOBuffered
+from amaranth.hdl import Module, Mux, Signal, ValueCastable
+from amaranth.lib import memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 __all__ = ["Queue", "connect_streams"]
@@ -26,7 +25,7 @@ class Queue(wiring.Component):
     shape : ShapeLike
         Of an item.
     depth : int
-        Items it holds: 2, made of registers, or 4 and more, made of memory and a register.
+        Items it holds: 2, in registers, or more, in a register and memory.
 
     Attributes
     ----------
@@ -36,8 +35,8 @@ class Queue(wiring.Component):
     """
 
     def __init__(self, shape, depth):
-        if not isinstance(depth, int) or depth < 2 or depth == 3:
-            raise ValueError(f"depth is {depth!r}; it takes 2, or an integer of 4 or more")
+        if not isinstance(depth, int) or depth < 2:
+            raise ValueError(f"depth is {depth!r}; it takes an integer of 2 or more")
         self._shape = shape
         self._depth = depth
         super().__init__(
@@ -61,45 +60,55 @@ class Queue(wiring.Component):
             head_free.eq(~head_valid | self.o.ready),
             _bits(self.o.payload).eq(head),
             self.o.valid.eq(head_valid),
-            # An item goes past the memory only when that holds none, so order is kept.
+            # An item goes past the memory only when that is empty, so order is kept.
             store.eq(self.i.valid & self.i.ready & ~(head_free & ~back_valid)),
         ]
         if self._depth == 2:
             m.d.comb += self.i.ready.eq(~back_valid)
             with m.If(store):
                 m.d.sync += [back.eq(_bits(self.i.payload)), back_valid.eq(1)]
-            with m.If(head_free):
-                m.d.sync += [
-                    head.eq(back),
-                    head_valid.eq(back_valid | self.i.valid),
-                    back_valid.eq(0),
-                ]
-                with m.If(~back_valid):
-                    m.d.sync += head.eq(_bits(self.i.payload))
+            with m.Elif(head_free):
+                m.d.sync += back_valid.eq(0)
             m.d.comb += self.level.eq(head_valid + back_valid)
-            return m
+        else:
+            words = self._depth - 1
+            m.submodules.memory = storage = memory.Memory(shape=width, depth=words, init=[])
+            writer = storage.write_port()
+            reader = storage.read_port(transparent_for=(writer,))
+            write, read, read_next = (
+                Signal(range(words), name=name) for name in ("write", "read", "read_next")
+            )
+            held = Signal(range(words + 1))
+            fetch = Signal()
+            m.d.comb += [
+                fetch.eq(head_free & back_valid),
+                read_next.eq(Mux(fetch, _after(read, words), read)),
+                writer.addr.eq(write),
+                writer.data.eq(_bits(self.i.payload)),
+                writer.en.eq(store),
+                reader.addr.eq(read_next),
+                back.eq(reader.data),
+                back_valid.eq(held != 0),
+                self.i.ready.eq(held != words),
+                self.level.eq(held + head_valid),
+            ]
+            m.d.sync += [read.eq(read_next), held.eq(held + store - fetch)]
+            with m.If(store):
+                m.d.sync += write.eq(_after(write, words))
 
-        m.submodules.memory = memory = SyncFIFOBuffered(width=width, depth=self._depth - 1)
-        held = Signal(range(self._depth))
-        m.d.comb += [
-            held.eq(memory.level),
-            back_valid.eq(held != 0),
-            back.eq(memory.r_data),
-            memory.w_data.eq(_bits(self.i.payload)),
-            memory.w_en.eq(store),
-            self.i.ready.eq(memory.w_rdy),
-            memory.r_en.eq(head_free),
-            self.level.eq(held + head_valid),
-        ]
         with m.If(head_free):
             with m.If(back_valid):
-                m.d.sync += [head.eq(back), head_valid.eq(memory.r_rdy)]
+                m.d.sync += [head.eq(back), head_valid.eq(1)]
             with m.Else():
                 m.d.sync += [
                     head.eq(_bits(self.i.payload)),
                     head_valid.eq(self.i.valid & self.i.ready),
                 ]
         return m
+
+
+def _after(pointer, words):
+    return Mux(pointer == words - 1, 0, pointer + 1)
 
 
 def _bits(payload):

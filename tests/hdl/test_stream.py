@@ -1,0 +1,231 @@
+"""Queue, Skid and PacketFifo against deques, with random gaps and stalls."""
+
+import gc
+import random
+from collections import deque
+
+import pytest
+from amaranth.hdl import Module
+from amaranth.lib import data, stream
+from amaranth.sim import Simulator
+
+from uwarp_hdl.stream.packet_fifo import PacketFifo
+from uwarp_hdl.stream.queue import Queue, connect_streams
+from uwarp_hdl.stream.skid import Skid
+
+SEED = 1071
+CYCLES = 2500
+
+
+def simulate(dut, bench):
+    simulator = Simulator(dut)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(bench)
+    simulator.run()
+
+
+class HoldCheck:
+    """Once valid, an item stays until it is taken."""
+
+    def __init__(self, stream):
+        self.stream = stream
+        self.held = None
+
+    def look(self, ctx, ready):
+        """Return the item that is taken in this cycle, or None."""
+        item = ctx.get(self.stream.payload) if ctx.get(self.stream.valid) else None
+        if self.held is not None:
+            assert item == self.held, f"{self.held} was offered, then {item}"
+        self.held = None if ready else item
+        return item if ready else None
+
+
+@pytest.mark.parametrize("depth", [2, 3, 4, 5, 33])
+@pytest.mark.parametrize("seed", [SEED, SEED + 1])
+def test_queue(depth, seed):
+    dut = Queue(16, depth)
+
+    async def bench(ctx):
+        rng = random.Random(seed)
+        held, output, offered, fullest = deque(), HoldCheck(dut.o), None, 0
+        for cycle in range(CYCLES):
+            # Phases: fill, drain, both.
+            push, pull = ((0.9, 0.3), (0.3, 0.9), (0.8, 0.8))[cycle // 150 % 3]
+            if offered is None and rng.random() < push:
+                offered = rng.getrandbits(16)
+            ready = rng.random() < pull
+            ctx.set(dut.i.valid, offered is not None)
+            ctx.set(dut.i.payload, offered or 0)
+            ctx.set(dut.o.ready, ready)
+            assert ctx.get(dut.level) == len(held), f"{cycle=} {seed=}"
+            assert ctx.get(dut.i.ready) == (len(held) < depth), f"{cycle=} {seed=}"
+            taken = output.look(ctx, ready)
+            if taken is not None:
+                assert held and taken == held.popleft(), f"{cycle=} {seed=}"
+            if offered is not None and ctx.get(dut.i.ready):
+                held.append(offered)
+                offered = None
+            fullest = max(fullest, len(held))
+            await ctx.tick()
+        assert fullest == depth, f"held {fullest} of {depth}, {seed=}"
+
+    simulate(dut, bench)
+
+
+@pytest.mark.parametrize("depth", [2, 3, 4, 5, 16])
+@pytest.mark.parametrize("filled", [0, 1, 2])
+def test_queue_takes_and_gives_in_every_cycle(depth, filled):
+    dut = Queue(16, depth)
+
+    async def bench(ctx):
+        sent, got = 0, []
+        ctx.set(dut.i.valid, 1)
+        for cycle in range(200):
+            ctx.set(dut.i.payload, cycle)
+            ctx.set(dut.o.ready, cycle > filled)
+            if cycle > filled:
+                assert ctx.get(dut.o.valid), f"{cycle=}"
+                got.append(ctx.get(dut.o.payload))
+            if filled < depth - 1:
+                assert ctx.get(dut.i.ready), f"{cycle=}"
+                sent += 1
+            await ctx.tick()
+            if cycle == 0:
+                assert ctx.get(dut.o.valid), "not offered in the cycle after"
+        if filled < depth - 1:
+            assert got == list(range(sent - filled - 1))
+
+    simulate(dut, bench)
+
+
+def test_skid():
+    dut = Skid(16)
+
+    async def bench(ctx):
+        rng = random.Random(SEED)
+        sent, got, offered, output, was_ready = [], [], None, HoldCheck(dut.o), True
+        for cycle in range(CYCLES):
+            if offered is None and (cycle % 200 > 100 or rng.random() < 0.6):
+                offered = rng.getrandbits(16)
+            ready = cycle % 400 > 300 or rng.random() < 0.6
+            ctx.set(dut.i.valid, offered is not None)
+            ctx.set(dut.i.payload, offered or 0)
+            accepts = ctx.get(dut.i.ready)
+            ctx.set(dut.o.ready, ready)
+            assert ctx.get(dut.i.ready) == accepts, "i.ready follows o.ready"
+            assert accepts or not was_ready, f"{cycle=}: not ready after a cycle without a stall"
+            taken = output.look(ctx, ready)
+            if taken is not None:
+                got.append(taken)
+            if offered is not None and accepts:
+                sent.append(offered)
+                offered = None
+            was_ready = ready
+            await ctx.tick()
+        assert len(got) > CYCLES // 3
+        assert got == sent[: len(got)] and len(sent) - len(got) <= 1
+
+    simulate(dut, bench)
+
+
+@pytest.mark.parametrize("depth", [2, 16, 64])
+@pytest.mark.parametrize("seed", [SEED, SEED + 1])
+def test_packet_fifo(depth, seed):
+    """P11, P15, P16: commit and discard with and without a word, when full and when empty."""
+    dut = PacketFifo(16, depth)
+
+    async def bench(ctx):
+        rng = random.Random(seed)
+        committed, undecided, output, refused, taken_count = deque(), [], HoldCheck(dut.o), 0, 0
+        for cycle in range(CYCLES):
+            push, pull = ((0.9, 0.2), (0.5, 0.9), (0.9, 0.9))[cycle // 250 % 3]
+            write, word = rng.random() < push, rng.getrandbits(16)
+            # A full memory without committed words moves again by a decision alone.
+            stuck = not committed and len(undecided) == depth
+            decision = rng.choice(("commit", "discard")) if stuck or rng.random() < 0.2 else None
+            ready = rng.random() < pull
+            ctx.set(dut.i.valid, write)
+            ctx.set(dut.i.payload, word)
+            ctx.set(dut.commit, decision == "commit")
+            ctx.set(dut.discard, decision == "discard")
+            ctx.set(dut.o.ready, ready)
+            room = ctx.get(dut.i.ready)
+            waiting = len(committed) + len(undecided)
+            assert not room or waiting <= depth, f"{cycle=} {seed=}: {waiting} in {depth}"
+            assert room or waiting >= depth, f"{cycle=} {seed=}: refused at {waiting} of {depth}"
+            refused += write and not room
+            taken = output.look(ctx, ready)
+            if taken is not None:
+                assert committed and taken == committed.popleft(), f"{cycle=} {seed=}"
+                taken_count += 1
+            if write and room:
+                undecided.append(word)
+            if decision == "commit":
+                committed.extend(undecided)
+            if decision:
+                undecided.clear()
+            await ctx.tick()
+        assert refused > 10 and taken_count > CYCLES // 5, f"{refused=} {taken_count=} {seed=}"
+        ctx.set(dut.i.valid, 0)
+        ctx.set(dut.commit, 0)
+        ctx.set(dut.discard, 1)
+        ctx.set(dut.o.ready, 1)
+        for _ in range(depth + 4):
+            taken = output.look(ctx, True)
+            if taken is not None:
+                assert taken == committed.popleft(), f"{seed=}"
+            await ctx.tick()
+        assert not committed and not ctx.get(dut.o.valid), f"{seed=}"
+
+    simulate(dut, bench)
+
+
+def test_packet_fifo_latency_and_rate():
+    dut = PacketFifo(16, 32)
+
+    async def bench(ctx):
+        ctx.set(dut.o.ready, 1)
+        for cycle in range(60):
+            ctx.set(dut.i.valid, 1)
+            ctx.set(dut.i.payload, cycle)
+            ctx.set(dut.commit, cycle % 5 == 4)
+            if cycle >= 6:
+                assert ctx.get(dut.o.valid) and ctx.get(dut.o.payload) == cycle - 6
+            else:
+                assert not ctx.get(dut.o.valid)
+            await ctx.tick()
+
+    simulate(dut, bench)
+
+
+def test_connect_streams_compares_shapes():
+    first = data.StructLayout({"data": 8, "first": 1})
+    second = data.StructLayout({"data": 8, "last": 1})
+    source = stream.Signature(first).create(path=("source",))
+    m = Module()
+    with pytest.raises(TypeError, match=r"a stream of .*'first'.* cannot feed one of .*'last'"):
+        connect_streams(m, source, stream.Signature(second).create(path=("sink",)))
+
+    m.submodules.a, m.submodules.b = a, b = Queue(first, 2), Queue(first, 4)
+    connect_streams(m, a.o, b.i)
+
+    async def bench(ctx):
+        ctx.set(a.i.payload, {"data": 0x5A, "first": 1})
+        ctx.set(a.i.valid, 1)
+        await ctx.tick()
+        ctx.set(a.i.valid, 0)
+        await ctx.tick()
+        assert ctx.get(b.o.valid) and ctx.get(b.o.payload.data) == 0x5A
+        assert not ctx.get(a.o.valid)
+
+    simulate(m, bench)
+
+
+@pytest.mark.filterwarnings("ignore::amaranth.hdl.UnusedElaboratable")
+@pytest.mark.parametrize("depth", [0, 1, 2.0])
+def test_depths_are_checked(depth):
+    with pytest.raises(ValueError, match=f"depth is {depth}"):
+        Queue(8, depth)
+    with pytest.raises(ValueError, match=f"depth is {depth}"):
+        PacketFifo(8, depth)
+    gc.collect()
