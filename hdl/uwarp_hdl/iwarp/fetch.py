@@ -1,0 +1,274 @@
+"""Fetch of send WQEs, and their checks (device behaviour, 7.2).
+
+::
+
+    fetches --> burst --> memory --> words (FIFO) --> 8-word register --> checks --> messages
+           +--> contexts (FIFO) -----------------------------------------^    ^
+                                                            region table <----+
+
+Up to 16 WQEs are on their way; the FIFO has room for all their words, so the read bus is never held
+up. A WQE takes 14 cycles: 8 for its words, 6 for the checks.
+"""
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from uwarp.contract import Parameters, Status, WqeFlag
+from uwarp.wire import CRC_OCTETS, IPV4, UDP, Opcode
+from uwarp.wire.segment import header_size
+
+from ..interfaces import ReadClientSignature, TableReadSignature
+from ..layouts import REGION_ROW, SEND_WQE_LAYOUT, ReadBeat
+from ..stream.queue import Queue
+from .scheduler import EPOCH_WIDTH, fetch_layout, qp_width, slot_width
+
+__all__ = ["LENGTH_WIDTH", "OVERHEAD", "STATUS_WIDTH", "WqeFetch", "message_layout"]
+
+OUTSTANDING = 16
+WQE_WORDS = 8
+
+#: Bits of a number of octets within one frame.
+LENGTH_WIDTH = 14
+
+#: Bits of the statuses that a send completes with.
+STATUS_WIDTH = 5
+
+#: IPv4 datagram of each opcode without its payload: IPv4 and UDP headers, DDP header, CRC.
+OVERHEAD = {
+    opcode: IPV4.size + UDP.size + header_size(opcode) + CRC_OCTETS
+    for opcode in (Opcode.WRITE, Opcode.SEND, Opcode.WRITE_RECORD, Opcode.SEND_IMMEDIATE)
+}
+
+
+def message_layout(parameters: Parameters) -> data.StructLayout:
+    """A WQE that was fetched and checked.
+
+    ``address`` is the DMA address of the payload, ``room`` the most payload octets of a segment,
+    ``granule_mask`` the granule less one.
+    """
+    return data.StructLayout(
+        {
+            "slot": slot_width(parameters),
+            "qpn": qp_width(parameters),
+            "cq": qp_width(parameters),
+            "epoch": EPOCH_WIDTH,
+            "index": 16,
+            "status": STATUS_WIDTH,
+            "opcode": 8,
+            "signaled": 1,
+            "solicited": 1,
+            "immediate_valid": 1,
+            "length": 32,
+            "remote_to": 64,
+            "stag": 32,
+            "immediate": 32,
+            "dest_ip": 32,
+            "dest_port": 16,
+            "dest_mac": 48,
+            "traffic_class": 8,
+            "hop_limit": 8,
+            "udp_port": 16,
+            "address": 64,
+            "room": LENGTH_WIDTH,
+            "granule_mask": 16,
+        }
+    )
+
+
+class WqeFetch(wiring.Component):
+    """Read and check WQEs, in the order asked for.
+
+    A WQE that fails comes out like the others, with its status. One that could not be read has all
+    fields zero. A QP's ``path_mtu`` outside 576 to ``max_mtu`` is taken as the nearer of the two.
+
+    Parameters
+    ----------
+    parameters : Parameters
+
+    Members
+    -------
+    fetches : In(stream of fetch_layout)
+    messages : Out(stream of message_layout)
+    read : Out(ReadClientSignature)
+    region : Out(TableReadSignature)
+    """
+
+    def __init__(self, parameters: Parameters) -> None:
+        self._parameters = parameters
+        self._index_width = (parameters.n_region - 1).bit_length()
+        super().__init__(
+            {
+                "fetches": In(stream.Signature(fetch_layout(parameters))),
+                "messages": Out(stream.Signature(message_layout(parameters))),
+                "read": Out(ReadClientSignature()),
+                "region": Out(TableReadSignature(REGION_ROW, self._index_width)),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        layout = fetch_layout(self._parameters)
+        m.submodules.contexts = contexts = Queue(layout, OUTSTANDING)
+        m.submodules.words = words = Queue(ReadBeat, OUTSTANDING * WQE_WORDS)
+
+        # Ask. A context leaves its queue after its words have left theirs, so their room is there.
+        burst = self.read.bursts
+        fetch = self.fetches.p
+        burst_free = ~burst.valid | burst.ready
+        m.d.comb += [
+            self.fetches.ready.eq(burst_free & contexts.i.ready),
+            contexts.i.valid.eq(self.fetches.valid & burst_free),
+            contexts.i.p.eq(fetch),
+        ]
+        with m.If(burst_free):
+            m.d.sync += [
+                burst.valid.eq(self.fetches.valid & contexts.i.ready),
+                burst.p.address.eq((fetch.sq_addr + fetch.offset) << 6),
+                burst.p.beats.eq(WQE_WORDS - 1),
+            ]
+        m.d.comb += [
+            words.i.p.eq(self.read.beats.p),
+            words.i.valid.eq(self.read.beats.valid),
+            self.read.beats.ready.eq(words.i.ready),
+        ]
+
+        # Collect and check.
+        shift = Signal(64 * WQE_WORDS)
+        wqe = data.View(SEND_WQE_LAYOUT, shift)
+        count = Signal(range(WQE_WORDS))
+        failed = Signal()
+        context = contexts.o.p
+        region = self.region.row
+        m.d.comb += self.region.index.eq(wqe.sge_lkey[8:])
+
+        opcodes = {opcode: Signal(name=f"is_{opcode.name.lower()}") for opcode in OVERHEAD}
+        for opcode, matches in opcodes.items():
+            m.d.comb += matches.eq(wqe.opcode == opcode)
+        tagged = opcodes[Opcode.WRITE] | opcodes[Opcode.WRITE_RECORD]
+        immediate_allowed = opcodes[Opcode.WRITE_RECORD] | opcodes[Opcode.SEND_IMMEDIATE]
+        granule_log2 = Mux(wqe.granule_log2 == 0, 6, wqe.granule_log2)[:5]
+        granule_wrong = (wqe.granule_log2 != 0) & ((wqe.granule_log2 < 6) | (wqe.granule_log2 > 16))
+        flag = {item: wqe.flags[item.value.bit_length() - 1] for item in WqeFlag}
+
+        granule = Signal(17)
+        room = Signal(LENGTH_WIDTH)
+        operation_wrong = Signal()
+        length_wrong = Signal()
+        allowed = Signal()
+        offset = Signal(65)
+        end = Signal(65)
+        address = Signal(64)
+        status = Signal(Status)
+        max_mtu = self._parameters.max_mtu
+        mtu = Signal(LENGTH_WIDTH)
+
+        with m.FSM():
+            with m.State("COLLECT"):
+                m.d.comb += words.o.ready.eq(1)
+                with m.If(words.o.valid):
+                    m.d.sync += [
+                        shift.eq(Cat(shift[64:], words.o.p.data)),
+                        failed.eq(failed | words.o.p.error),
+                        count.eq(count + 1),
+                    ]
+                    with m.If(count == WQE_WORDS - 1):
+                        m.next = "DECODE"
+                m.d.sync += mtu.eq(
+                    Mux(
+                        context.path_mtu > max_mtu,
+                        max_mtu,
+                        Mux(context.path_mtu < 576, 576, context.path_mtu),
+                    )
+                )
+
+            with m.State("DECODE"):
+                with m.If(failed):
+                    m.d.sync += shift.eq(0)
+                m.d.sync += [
+                    granule.eq(1 << granule_log2),
+                    operation_wrong.eq(
+                        failed
+                        | ~Cat(opcodes.values()).any()
+                        | (wqe.num_sge > 1)
+                        | (wqe.length != Mux(wqe.num_sge == 0, 0, wqe.sge_length))
+                        | granule_wrong
+                        | (flag[WqeFlag.IMMEDIATE] & ~immediate_allowed)
+                        | (flag[WqeFlag.SOLICITED] & opcodes[Opcode.WRITE])
+                    ),
+                ]
+                for opcode, matches in opcodes.items():
+                    with m.If(matches):
+                        m.d.sync += room.eq(mtu - OVERHEAD[opcode])
+                m.next = "REGION"
+
+            with m.State("REGION"):
+                m.d.sync += [
+                    failed.eq(0),
+                    length_wrong.eq((wqe.length > room) & (~tagged | (granule > room))),
+                    allowed.eq(
+                        region.valid
+                        & (region.key == wqe.sge_lkey[:8])
+                        & (region.pd == context.pd)
+                        & ~wqe.sge_lkey[8 + self._index_width :].any()
+                    ),
+                    # Bit 64 is the borrow.
+                    offset.eq(wqe.sge_addr - region.base_to),
+                ]
+                m.next = "ADD"
+
+            with m.State("ADD"):
+                m.d.sync += [
+                    end.eq(offset[:64] + wqe.length),
+                    address.eq(region.dma_addr + offset[:64]),
+                ]
+                m.next = "COMPARE"
+
+            with m.State("COMPARE"):
+                m.d.sync += allowed.eq(allowed & ~offset[64] & (end <= region.length))
+                m.next = "STATUS"
+
+            with m.State("STATUS"):
+                with m.If(operation_wrong):
+                    m.d.comb += status.eq(Status.LOC_QP_OP_ERR)
+                with m.Elif(length_wrong):
+                    m.d.comb += status.eq(Status.LOC_LEN_ERR)
+                with m.Elif((wqe.length != 0) & ~allowed):
+                    m.d.comb += status.eq(Status.LOC_PROT_ERR)
+                with m.Else():
+                    m.d.comb += status.eq(Status.SUCCESS)
+                m.d.comb += self.messages.valid.eq(1)
+                with m.If(self.messages.ready):
+                    m.d.comb += contexts.o.ready.eq(1)
+                    m.next = "COLLECT"
+
+        message = self.messages.p
+        m.d.comb += [
+            message[name].eq(context[name])
+            for name in ("slot", "qpn", "cq", "epoch", "index", "udp_port")
+        ]
+        m.d.comb += [
+            message[name].eq(wqe[name])
+            for name in (
+                "opcode",
+                "length",
+                "remote_to",
+                "immediate",
+                "dest_ip",
+                "dest_port",
+                "dest_mac",
+                "traffic_class",
+                "hop_limit",
+            )
+        ]
+        m.d.comb += [
+            message.stag.eq(wqe.remote_stag),
+            message.status.eq(status),
+            message.signaled.eq(flag[WqeFlag.SIGNALED]),
+            message.solicited.eq(flag[WqeFlag.SOLICITED]),
+            message.immediate_valid.eq(flag[WqeFlag.IMMEDIATE]),
+            message.address.eq(address),
+            message.room.eq(room),
+            message.granule_mask.eq(granule - 1),
+        ]
+        return m

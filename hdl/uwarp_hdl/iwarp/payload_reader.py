@@ -1,0 +1,189 @@
+"""Payload reader: octets of host memory as the words of a frame, read ahead of it.
+
+::
+
+    jobs --> bursts --> memory --> words (FIFO) --> rotator --> o
+       +--> alignments (FIFO) ------------------------^
+
+A burst is asked for when the FIFO has room for it, so words always have a place, and all of the
+FIFO can be on its way: 512 words, 16 bursts of 32, are 3.3 us of line rate at 156.25 MHz. A burst
+ends at a 256-octet boundary, hence never crosses 4 KiB. One burst a cycle, one word a cycle; a job
+takes one cycle more than its words, or two if its first word comes from two.
+"""
+
+from amaranth.hdl import Cat, Const, Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from ..interfaces import ReadClientSignature
+from ..layouts import ReadBeat
+from ..stream.queue import Queue
+from .fetch import LENGTH_WIDTH
+from .segment import ReadJob
+
+__all__ = ["PayloadReader", "PayloadWord"]
+
+FIFO_WORDS = 512
+BURST_WORDS = 32
+JOBS = 32
+
+_COUNT_WIDTH = LENGTH_WIDTH - 2
+
+
+class PayloadWord(data.Struct):
+    """A word of payload in its place in the frame; octets that are not payload are 0.
+
+    ``error``, in the last word, tells that a read of the job failed.
+    """
+
+    data: 64
+    last: 1
+    error: 1
+
+
+class _Alignment(data.Struct):
+    """``rotate`` octets up; ``prime`` if the first frame word needs two memory words."""
+
+    rotate: 3
+    upper: 1
+    prime: 1
+    words_in: _COUNT_WIDTH
+    words_out: _COUNT_WIDTH
+    tail: 3
+
+
+class PayloadReader(wiring.Component):
+    """Read jobs in order.
+
+    Members
+    -------
+    jobs : In(stream of ReadJob)
+    o : Out(stream of PayloadWord)
+        For each job the words from the one with its first to the one with its last octet.
+    read : Out(ReadClientSignature)
+    """
+
+    jobs: In(stream.Signature(ReadJob))
+    o: Out(stream.Signature(PayloadWord))
+    read: Out(ReadClientSignature())
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.words = words = Queue(ReadBeat, FIFO_WORDS)
+        m.submodules.alignments = alignments = Queue(_Alignment, JOBS)
+        self._ask(m, words, alignments)
+        self._align(m, words, alignments)
+        return m
+
+    def _ask(self, m, words, alignments):
+        job, bursts = self.jobs.p, self.read.bursts
+        first = job.address[:3]
+        place = Cat(Const(0, 2), job.upper)
+        alignment = alignments.i.p
+        words_in = (first + job.length + 7) >> 3
+
+        word_address = Signal(61)
+        left = Signal(_COUNT_WIDTH)
+        vacant = Signal(range(FIFO_WORDS + 1), init=FIFO_WORDS)
+        boundary = Signal(range(BURST_WORDS + 1))
+        size = Signal(range(BURST_WORDS + 1))
+        ask = Signal()
+        m.d.comb += [
+            alignment.rotate.eq(place - first),
+            alignment.upper.eq(job.upper),
+            alignment.prime.eq(first > place),
+            alignment.words_in.eq(words_in),
+            alignment.words_out.eq((place + job.length + 7) >> 3),
+            alignment.tail.eq(place + job.length),
+            boundary.eq(BURST_WORDS - word_address[: BURST_WORDS.bit_length() - 1]),
+            size.eq(Mux(left < boundary, left, boundary)),
+            words.i.p.eq(self.read.beats.p),
+            words.i.valid.eq(self.read.beats.valid),
+            self.read.beats.ready.eq(words.i.ready),
+        ]
+        with m.FSM():
+            with m.State("JOB"):
+                m.d.comb += [
+                    self.jobs.ready.eq(alignments.i.ready),
+                    alignments.i.valid.eq(self.jobs.valid),
+                ]
+                m.d.sync += [word_address.eq(job.address[3:]), left.eq(words_in)]
+                with m.If(self.jobs.valid & alignments.i.ready):
+                    m.next = "BURSTS"
+            with m.State("BURSTS"):
+                with m.If((~bursts.valid | bursts.ready) & (vacant >= BURST_WORDS)):
+                    m.d.comb += ask.eq(1)
+                    m.d.sync += [word_address.eq(word_address + size), left.eq(left - size)]
+                    with m.If(left == size):
+                        m.next = "JOB"
+
+        with m.If(~bursts.valid | bursts.ready):
+            m.d.sync += [
+                bursts.valid.eq(ask),
+                bursts.p.address.eq(word_address << 3),
+                bursts.p.beats.eq(size - 1),
+            ]
+        popped = words.o.valid & words.o.ready
+        m.d.sync += vacant.eq(vacant - Mux(ask, size, 0) + popped)
+
+    def _align(self, m, words, alignments):
+        job = Signal(_Alignment)
+        active = Signal()
+        priming = Signal()
+        beginning = Signal()
+        previous = Signal(64)
+        error = Signal()
+
+        rotated = words.o.p.data
+        for bit, turn in enumerate(job.rotate):
+            by = 8 << bit
+            rotated = Mux(turn, Cat(rotated[64 - by :], rotated[: 64 - by]), rotated)
+        mixed = Signal(64)
+        present = Signal(64)
+        step = Signal()
+        ending = Signal()
+        needs_word = job.words_in != 0
+        out_free = ~self.o.valid | self.o.ready
+        m.d.comb += [
+            present.eq(Mux(needs_word, rotated, 0)),
+            ending.eq(~priming & (job.words_out == 1)),
+            step.eq(active & (priming | out_free) & (words.o.valid | ~needs_word)),
+            words.o.ready.eq(active & (priming | out_free) & needs_word),
+            alignments.o.ready.eq(~active | (step & ending)),
+        ]
+        for octet in range(8):
+            lane = slice(8 * octet, 8 * octet + 8)
+            outside = ending & (job.tail != 0) & (octet >= job.tail)
+            if octet < 4:
+                outside = outside | (beginning & job.upper)
+            with m.If(~outside):
+                m.d.comb += mixed[lane].eq(Mux(octet < job.rotate, previous[lane], present[lane]))
+
+        with m.If(out_free):
+            m.d.sync += self.o.valid.eq(0)
+        with m.If(step):
+            m.d.sync += [
+                previous.eq(rotated),
+                error.eq(error | (needs_word & words.o.p.error)),
+                priming.eq(0),
+            ]
+            with m.If(needs_word):
+                m.d.sync += job.words_in.eq(job.words_in - 1)
+            with m.If(~priming):
+                m.d.sync += [
+                    beginning.eq(0),
+                    job.words_out.eq(job.words_out - 1),
+                    self.o.valid.eq(1),
+                    self.o.p.data.eq(mixed),
+                    self.o.p.last.eq(ending),
+                    self.o.p.error.eq(ending & (error | (needs_word & words.o.p.error))),
+                ]
+        with m.If(alignments.o.ready):
+            m.d.sync += [
+                active.eq(alignments.o.valid),
+                job.eq(alignments.o.p),
+                priming.eq(alignments.o.p.prime),
+                beginning.eq(1),
+                previous.eq(0),
+                error.eq(0),
+            ]

@@ -1,0 +1,94 @@
+"""Completion of sends (device behaviour, 7.6)."""
+
+from amaranth.hdl import Module, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from uwarp.contract import Parameters, Status
+from uwarp.wire import Opcode
+
+from ..layouts import Completion
+from .frame_builder import FRAMES, done_layout
+from .scheduler import retirement_layout
+
+__all__ = ["SendCompleter"]
+
+
+class SendCompleter(wiring.Component):
+    """Write the CQE of each message whose last frame has left, and retire the message.
+
+    A message that ended well and is unsignalled, or is discarded, gives its CQ slot back instead. 3
+    cycles a message, if nobody stalls.
+
+    Parameters
+    ----------
+    parameters : Parameters
+
+    Members
+    -------
+    done : In(stream of done_layout)
+    passed : In(1)
+        The next message's last frame has left.
+    completions : Out(stream of Completion)
+    retirements : Out(stream of retirement_layout)
+    finished : Out(1)
+        One message is through.
+    """
+
+    def __init__(self, parameters: Parameters) -> None:
+        super().__init__(
+            {
+                "done": In(stream.Signature(done_layout(parameters))),
+                "passed": In(1),
+                "completions": Out(stream.Signature(Completion)),
+                "retirements": Out(stream.Signature(retirement_layout(parameters))),
+                "finished": Out(1),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        done = self.done.p
+        owed = Signal(range(FRAMES + 1))
+        base_to = Signal(64)
+        success = Signal()
+        tagged = Signal()
+        cqe = self.completions.p.cqe
+        m.d.comb += [
+            success.eq(done.status == Status.SUCCESS),
+            tagged.eq((done.opcode == Opcode.WRITE) | (done.opcode == Opcode.WRITE_RECORD)),
+            self.completions.p.cq.eq(done.cq),
+            cqe.opcode.eq(done.opcode),
+            cqe.status.eq(done.status),
+            cqe.qpn.eq(done.qpn),
+            cqe.wqe_index.eq(done.index),
+            cqe.mlen.eq(done.mlen),
+            self.retirements.p.qpn.eq(done.qpn),
+            self.retirements.p.slot.eq(done.slot),
+            self.retirements.p.cq.eq(done.cq),
+            self.retirements.p.release.eq(done.discard | (success & ~done.signaled)),
+        ]
+        with m.If(success):
+            m.d.comb += [cqe.valid.eq(done.mlen), cqe.msn.eq(done.msn)]
+        with m.If(tagged):
+            m.d.comb += [cqe.base_to.eq(base_to), cqe.stag.eq(done.stag)]
+
+        m.d.sync += owed.eq(owed + self.passed - self.finished)
+        with m.FSM():
+            with m.State("WAIT"):
+                m.d.sync += base_to.eq(done.to - done.mo)
+                with m.If(self.done.valid & (owed != 0)):
+                    with m.If(self.retirements.p.release):
+                        m.next = "RETIRE"
+                    with m.Else():
+                        m.next = "COMPLETE"
+            with m.State("COMPLETE"):
+                m.d.comb += self.completions.valid.eq(1)
+                with m.If(self.completions.ready):
+                    m.next = "RETIRE"
+            with m.State("RETIRE"):
+                m.d.comb += self.retirements.valid.eq(1)
+                with m.If(self.retirements.ready):
+                    m.d.comb += [self.done.ready.eq(1), self.finished.eq(1)]
+                    m.next = "WAIT"
+        return m

@@ -1,0 +1,147 @@
+"""Transmit path: from doorbells to frames and completions (device behaviour, section 7).
+
+::
+
+    doorbells --> scheduler --> WQE fetch --> segmenter --+--> frame builder --> frame sender --> tx
+                     ^   |          |            |        |          ^                  |
+                     |   v          v            v        v          |                  v
+                     | credits   wqe_read,    QP state  payload reader            completer
+                     |           region                       |                     |     |
+                     +--------------- retirements ------------|---------------------+     v
+                                                              v                      completions
+                                                         payload_read
+
+The wire's rate for frames of 140 octets and more, also with 1.5 us of read latency for both WQE and
+payload: 20 cycles a message, 7 a datagram, 1 a word. The stages are joined by queues; nothing upstream
+waits for the sender but for room.
+"""
+
+from amaranth.hdl import Module, Mux
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from uwarp.contract import Counter, Parameters
+
+from ..interfaces import CreditSignature, PacketSignature, ReadClientSignature, TableReadSignature
+from ..layouts import QP_ROW, REGION_ROW, Completion, PortConfig, RingDoorbell
+from ..stream.queue import Queue, connect_streams
+from .fetch import WqeFetch
+from .frame_builder import FRAMES, FrameBuilder
+from .frame_sender import FrameSender
+from .payload_reader import PayloadReader
+from .scheduler import SendScheduler, qp_width, retirement_layout, slot_count
+from .segment import ReadJob, Segmenter, segment_layout
+from .send_completion import SendCompleter
+
+__all__ = ["TransmitPath"]
+
+
+class TransmitPath(wiring.Component):
+    """Send what the send rings hold.
+
+    Once the first beat of a frame is valid, every further one is, each cycle until the last.
+
+    A QP that is reset while messages of it are under way: those not yet cut into their last segment
+    end without a completion and give their CQ slot back; a datagram already cut still goes out.
+
+    Parameters
+    ----------
+    parameters : Parameters
+
+    Members
+    -------
+    doorbells : In(stream of RingDoorbell)
+        Producer indices of send rings, and resets.
+    config : In(PortConfig)
+    qp, region : Out(TableReadSignature)
+    credits : Out(CreditSignature())
+    wqe_read, payload_read : Out(ReadClientSignature())
+    tx : Out(PacketSignature())
+    completions : Out(stream of Completion)
+        After the last beat of the message's last frame was taken.
+    events : Out(len(Counter))
+        TX_FRAMES, in the cycle in which the last beat of a frame is taken.
+    busy : Out(1)
+        Memories are being cleared after a reset.
+    """
+
+    def __init__(self, parameters: Parameters) -> None:
+        self._parameters = parameters
+        region_width = (parameters.n_region - 1).bit_length()
+        super().__init__(
+            {
+                "doorbells": In(stream.Signature(RingDoorbell)),
+                "config": In(PortConfig),
+                "qp": Out(TableReadSignature(QP_ROW, qp_width(parameters))),
+                "region": Out(TableReadSignature(REGION_ROW, region_width)),
+                "credits": Out(CreditSignature()),
+                "wqe_read": Out(ReadClientSignature()),
+                "payload_read": Out(ReadClientSignature()),
+                "tx": Out(PacketSignature()),
+                "completions": Out(stream.Signature(Completion)),
+                "events": Out(len(Counter)),
+                "busy": Out(1),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        parameters = self._parameters
+        m.submodules.scheduler = scheduler = SendScheduler(parameters)
+        m.submodules.fetch = fetch = WqeFetch(parameters)
+        m.submodules.segmenter = segmenter = Segmenter(parameters)
+        m.submodules.segments = segments = Queue(segment_layout(parameters), FRAMES)
+        m.submodules.jobs = jobs = Queue(ReadJob, 2)
+        m.submodules.reader = reader = PayloadReader()
+        m.submodules.builder = builder = FrameBuilder(parameters)
+        m.submodules.sender = sender = FrameSender(parameters)
+        m.submodules.completer = completer = SendCompleter(parameters)
+        # It holds all messages there can be, so that the completer never waits for the scheduler.
+        m.submodules.retirements = retirements = Queue(
+            retirement_layout(parameters), slot_count(parameters)
+        )
+
+        for source, sink in (
+            (self.doorbells, scheduler.doorbells),
+            (scheduler.fetches, fetch.fetches),
+            (scheduler.resets, segmenter.resets),
+            (fetch.messages, segmenter.messages),
+            (segmenter.segments, segments.i),
+            (segments.o, builder.segments),
+            (segmenter.reads, jobs.i),
+            (jobs.o, reader.jobs),
+            (reader.o, builder.payload),
+            (builder.frames, sender.frames),
+            (builder.done, completer.done),
+            (completer.retirements, retirements.i),
+            (retirements.o, scheduler.retirements),
+            (sender.tx, self.tx),
+            (completer.completions, self.completions),
+        ):
+            connect_streams(m, source, sink)
+        wiring.connect(m, scheduler.credits, wiring.flipped(self.credits))
+        wiring.connect(m, fetch.read, wiring.flipped(self.wqe_read))
+        wiring.connect(m, fetch.region, wiring.flipped(self.region))
+        wiring.connect(m, reader.read, wiring.flipped(self.payload_read))
+
+        m.d.comb += [
+            self.qp.index.eq(Mux(segmenter.qp_taken, segmenter.qp.index, scheduler.qp.index)),
+            scheduler.qp.row.eq(self.qp.row),
+            segmenter.qp.row.eq(self.qp.row),
+            scheduler.qp_taken.eq(segmenter.qp_taken),
+            builder.failed_slot.eq(segmenter.failed_slot),
+            segmenter.failed.eq(builder.failed),
+            scheduler.enable.eq(self.config.enable),
+            segmenter.enable.eq(self.config.enable),
+            sender.enable.eq(self.config.enable),
+            builder.config.eq(self.config),
+            sender.write_enable.eq(builder.write_enable),
+            sender.write_address.eq(builder.write_address),
+            sender.write_data.eq(builder.write_data),
+            builder.tail.eq(sender.tail),
+            completer.passed.eq(sender.passed & sender.completes),
+            builder.finished.eq((sender.passed & ~sender.completes) + completer.finished),
+            self.events[Counter.TX_FRAMES].eq(self.tx.valid & self.tx.ready & self.tx.p.last),
+            self.busy.eq(scheduler.busy | segmenter.busy | builder.busy),
+        ]
+        return m
