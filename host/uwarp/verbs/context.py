@@ -1,0 +1,316 @@
+"""Context, the opened device, and PD, the protection domain."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from uwarp.contract import (
+    MAGIC,
+    TABLES,
+    TICK_CYCLES,
+    VERSION,
+    Control,
+    Counter,
+    DeviceStatus,
+    Doorbell,
+    Register,
+    Table,
+    counter_address,
+    doorbell_address,
+)
+from uwarp.device.base import Device
+from uwarp.wire import ipv4_number, ipv4_text, mac_number, mac_text
+
+from .addressing import GID
+from .allocator import MapAllocator, Numbers
+from .enums import IBV_LINK_LAYER_ETHERNET, IBV_PORT_ACTIVE, ibv_port_state
+from .errors import refuse
+from .lifetime import Resource
+from .ports import PortTable
+
+if TYPE_CHECKING:
+    from .completion import CQ
+    from .queue_pair import QP
+    from .region import MR
+
+__all__ = ["PD", "Context", "DeviceAttr", "PortAttr"]
+
+MIN_MTU = 576
+SETTLE_CYCLES = 8192  # two of the longest datagrams through the pipeline, with the bus busy
+STALL_SECONDS = 10.0  # without the device's clock moving
+
+
+@dataclass(frozen=True)
+class DeviceAttr:
+    """What the device was built with. ``max_timeout_us`` bounds ``QPAttr.timeout_us``."""
+
+    name: str
+    version: int
+    max_qp: int
+    max_cq: int
+    max_mr: int
+    max_pd: int
+    max_qp_wr: int
+    max_cqe: int
+    max_sge: int
+    max_open_messages: int
+    map_bits: int
+    max_mtu: int
+    clock_hz: int
+    max_timeout_us: int
+    phys_port_cnt: int = 1
+
+
+@dataclass(frozen=True)
+class PortAttr:
+    """The port; MTUs in octets of an IPv4 datagram."""
+
+    state: ibv_port_state
+    max_mtu: int
+    active_mtu: int
+    mac: str
+    ipv4: str
+    gid_tbl_len: int = 1
+    link_layer: int = IBV_LINK_LAYER_ETHERNET
+
+
+class Context(Resource):
+    """An opened device: everything else is made from it.
+
+    Not thread-safe: one thread at a time uses a context and what was made from it. It resets the
+    device, so a device has one context. Closing it stops the device's traffic; the device itself
+    stays open.
+
+    Parameters
+    ----------
+    device : Device
+    mac : MAC address of the port, as text or number.
+    ipv4 : IPv4 address of the port, as text or number.
+    mtu : largest IPv4 datagram, octets: 576 to the device's ``max_mtu``.
+
+    Raises
+    ------
+    VerbsRDMAError
+        ENODEV if it is no uwarp device, EPROTONOSUPPORT for another version of the contract,
+        ETIMEDOUT if the reset does not end, EINVAL for an address or MTU that cannot be.
+    """
+
+    def __init__(self, *, device: Device, mac: str | int, ipv4: str | int, mtu: int = 1500) -> None:
+        super().__init__()
+        self.device = device
+        self.name = device.name
+        self.mac, self.ipv4 = _address("mac", mac), _address("ipv4", ipv4)
+        magic, version = self._read(Register.MAGIC), self._read(Register.VERSION)
+        if magic != MAGIC:
+            raise refuse(f"{self.name} has magic {magic:#010x}, not {MAGIC:#010x}", errno.ENODEV)
+        if version >> 16 != VERSION >> 16:
+            raise refuse(
+                f"{self.name} has version {version:#010x} of the contract; "
+                f"this driver is for {VERSION:#010x}",
+                errno.EPROTONOSUPPORT,
+            )
+        self._write(Register.CONTROL, Control.RESET)
+        while self._read(Register.STATUS) & DeviceStatus.BUSY:
+            self._progress()
+        self._attr = self._query(version)
+        if not MIN_MTU <= mtu <= self._attr.max_mtu:
+            raise refuse(f"mtu is {mtu}; it takes {MIN_MTU} to {self._attr.max_mtu}")
+        self.mtu = mtu
+        self._neighbours: dict[int, int] = {}
+        self._qps: dict[int, QP] = {}
+        self._cqs: dict[int, CQ] = {}
+        self._regions: dict[int, MR] = {}
+        self._keys: dict[int, int] = {}  # region row: key of its last region
+        self._quiet_since: dict[int, int] = {}  # QP row: time when it last could receive
+        self._qp_rows = Numbers("queue pairs", range(self._attr.max_qp))
+        self._cq_rows = Numbers("completion queues", range(self._attr.max_cq))
+        self._region_rows = Numbers("memory regions", range(self._attr.max_mr))
+        self._pd_numbers = Numbers("protection domains", range(1, self._attr.max_pd + 1))
+        self._map = MapAllocator(self._attr.map_bits)
+        self._ports = PortTable(
+            self._attr.max_qp, lambda row, octets: self._write_row(Table.PORT, row, octets)
+        )
+        for register, value in (
+            (Register.MAC_LOW, self.mac & 0xFFFF_FFFF),
+            (Register.MAC_HIGH, self.mac >> 32),
+            (Register.IPV4, self.ipv4),
+            (Register.MTU, mtu),
+            (Register.CONTROL, Control.ENABLE),
+        ):
+            self._write(register, value)
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"{len(self._qps)} QPs, {len(self._regions)} MRs"
+        return f"<Context {self.name} {ipv4_text(self.ipv4)} at {mac_text(self.mac)}, {state}>"
+
+    def _query(self, version: int) -> DeviceAttr:
+        clock = self._read(Register.CLOCK_HZ)
+        return DeviceAttr(
+            name=self.name,
+            version=version,
+            max_qp=self._read(Register.N_QP),
+            max_cq=self._read(Register.N_QP),
+            max_mr=self._read(Register.N_REGION),
+            max_pd=0xFFFF,
+            max_qp_wr=1 << 15,
+            max_cqe=1 << 16,
+            max_sge=1,
+            max_open_messages=self._read(Register.N_TRACKER),
+            map_bits=self._read(Register.MAP_BITS),
+            max_mtu=self._read(Register.MAX_MTU),
+            clock_hz=clock,
+            max_timeout_us=32767 * TICK_CYCLES * 1_000_000 // clock,
+        )
+
+    def query_device(self) -> DeviceAttr:
+        return self._attr
+
+    def query_port(self, port_num: int = 1) -> PortAttr:
+        _check_port(port_num)
+        self._check_open()
+        return PortAttr(
+            state=IBV_PORT_ACTIVE,
+            max_mtu=self._attr.max_mtu,
+            active_mtu=self.mtu,
+            mac=mac_text(self.mac),
+            ipv4=ipv4_text(self.ipv4),
+        )
+
+    def query_gid(self, port_num: int = 1, index: int = 0) -> GID:
+        """The port's own address. There is one, at index 0."""
+        _check_port(port_num)
+        if index:
+            raise refuse(f"GID index {index}; the port has index 0 only")
+        return GID(ipv4_text(self.ipv4))
+
+    def add_neighbour(self, ip: str | int, mac: str | int) -> None:
+        """Say which MAC address datagrams for ``ip`` go to: the peer's, or a gateway's.
+
+        An :class:`AH` takes it when it is made.
+        """
+        self._neighbours[_address("ipv4", ip)] = _address("mac", mac)
+
+    @property
+    def time(self) -> int:
+        """The device's clock, in cycles."""
+        low = self._read(Register.TIME_LOW)
+        return self._read(Register.TIME_HIGH) << 32 | low
+
+    def counters(self) -> dict[Counter, int]:
+        """All counters of the device since it was reset."""
+        self._check_open()
+        values = {}
+        for counter in Counter:
+            address = counter_address(counter)
+            low = self.device.read32(address)
+            values[counter] = self.device.read32(address + 4) << 32 | low
+        return values
+
+    def progress(self) -> None:
+        """Let time go by on a simulated device, for a program that waits for no CQ."""
+        self._check_open()
+        self.device.progress()
+
+    def _read(self, register: Register, index: int = 0) -> int:
+        return self.device.read32(register.at(index))
+
+    def _write(self, register: Register, value: int, index: int = 0) -> None:
+        self.device.write32(register.at(index), value)
+
+    def _ring_doorbell(self, doorbell: Doorbell, row: int, index: int) -> None:
+        self.device.write32(doorbell_address(doorbell, row), index & 0xFFFF_FFFF)
+
+    def _write_row(self, table: Table, row: int, octets: bytes) -> None:
+        assert len(octets) == TABLES[table].size
+        for index in range(0, len(octets), 4):
+            word = int.from_bytes(octets[index : index + 4], "little")
+            self._write(Register.TABLE_DATA, word, index // 4)
+        self._write(Register.TABLE_SELECT, table << 16 | row)
+        self._write(Register.TABLE_COMMAND, 1)
+
+    _stalled: tuple[int, float] = (-1, 0.0)
+
+    def _progress(self) -> int:
+        """Let time go by and return it. Raises ETIMEDOUT if the device's clock has stopped."""
+        self.device.progress()
+        now, wall = self.time, time.monotonic()
+        if now != self._stalled[0]:
+            self._stalled = (now, wall)
+        elif wall - self._stalled[1] > STALL_SECONDS:
+            raise refuse(
+                f"the clock of {self.name} has stood still for {STALL_SECONDS:.0f} s",
+                errno.ETIMEDOUT,
+            )
+        return now
+
+    def _wait_until(self, moment: int, *, unless: Callable[[], bool] = lambda: False) -> None:
+        """Wait for a time of the device's clock, no longer than until ``unless`` holds."""
+        if self.time >= moment:
+            return
+        while not unless() and self._progress() < moment:
+            pass
+
+    def _settle_receives(self, timeout_ticks: int) -> None:
+        """Wait until messages that could be open now can write no more.
+
+        Their QP or their region no longer accepts datagrams, so each closes a timeout after its
+        last one, if not before.
+        """
+        grace = (timeout_ticks + 1) * TICK_CYCLES + SETTLE_CYCLES
+        self._wait_until(self.time + grace, unless=lambda: not self._read(Register.OPEN_MESSAGES))
+
+    def _settle_sends(self) -> None:
+        """Wait until a datagram that was being made has left, and its completion is written."""
+        self._wait_until(self.time + SETTLE_CYCLES)
+
+    def _take_interrupts(self) -> None:
+        """Note which completion queues have fired."""
+        for word in range(-(-self._attr.max_cq // 32)):
+            fired = self._read(Register.IRQ_STATUS, word)
+            if fired:
+                self._write(Register.IRQ_STATUS, fired, word)
+            for row, cq in self._cqs.items():
+                if row // 32 == word and fired >> row % 32 & 1:
+                    cq._fired = True
+
+    def _release(self) -> None:
+        self._write(Register.IRQ_ENABLE, 0)
+        self._write(Register.CONTROL, 0)
+
+
+class PD(Resource):
+    """Protection domain: a QP reaches the regions of its own only."""
+
+    def __init__(self, context: Context) -> None:
+        context._check_open()
+        super().__init__(context)
+        self.context = context
+        self.number = context._pd_numbers.take()
+
+    def __repr__(self) -> str:
+        return f"<PD {self.number} of {self.context.name}{', closed' if self.closed else ''}>"
+
+    def _release(self) -> None:
+        self.context._pd_numbers.give(self.number)
+
+
+def _check_port(port_num: int) -> None:
+    if port_num != 1:
+        raise refuse(f"port {port_num}; the device has port 1 only")
+
+
+def _address(kind: str, value: str | int) -> int:
+    """A unicast MAC or IPv4 address as a number. Raises EINVAL."""
+    parse, bits = (mac_number, 48) if kind == "mac" else (ipv4_number, 32)
+    try:
+        number = parse(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise refuse(str(error)) from None
+    multicast = number >> 40 & 1 if kind == "mac" else number >> 28 >= 0xE
+    if not 0 < number < 1 << bits or multicast:
+        raise refuse(f"{kind} is {value!r}; it takes the address of one station")
+    return number

@@ -1,0 +1,136 @@
+"""Work requests: SGE, SendWR, RecvWR."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from uwarp.wire import DEFAULT_GRANULE
+
+from .addressing import AH
+from .enums import IBV_SEND_SIGNALED, IBV_WR_SEND
+from .errors import VerbsUserError
+
+__all__ = ["SGE", "RecvWR", "SendWR"]
+
+
+class SGE:
+    """``length`` octets at ``addr``, an address of this process inside the region of ``lkey``."""
+
+    def __init__(self, addr: int, length: int, lkey: int) -> None:
+        self.addr = addr
+        self.length = length
+        self.lkey = lkey
+
+    def __repr__(self) -> str:
+        return f"SGE(addr={self.addr:#x}, length={self.length}, lkey={self.lkey:#x})"
+
+
+def _elements(num_sge: int, sg: Sequence[SGE] | None) -> list[SGE]:
+    sg = sg or ()
+    if not 0 <= num_sge <= len(sg):
+        raise VerbsUserError(f"num_sge is {num_sge}, and {len(sg)} SGEs are given")
+    return list(sg[: num_sge or len(sg)])
+
+
+class RecvWR:
+    """A buffer for one Send. ``num_sge`` 0 means all of ``sg``."""
+
+    def __init__(
+        self,
+        wr_id: int = 0,
+        num_sge: int = 0,
+        sg: Sequence[SGE] | None = None,
+        next_wr: RecvWR | None = None,
+    ) -> None:
+        self.wr_id = wr_id
+        self.sg_list = _elements(num_sge, sg)
+        self.next_wr = next_wr
+
+    @property
+    def num_sge(self) -> int:
+        return len(self.sg_list)
+
+    def __repr__(self) -> str:
+        return f"<RecvWR {self.wr_id}, {self.sg_list}>"
+
+    def __iter__(self) -> Iterator[RecvWR]:
+        wr: RecvWR | None = self
+        while wr is not None:
+            yield wr
+            wr = wr.next_wr
+
+
+class SendWR:
+    """One message to send.
+
+    Parameters
+    ----------
+    wr_id : any number of yours; the completion has it.
+    opcode : ibv_wr_opcode
+    num_sge : how many of ``sg``; 0 means all.
+    imm_data : 32-bit number, for the opcodes WITH_IMM. It arrives as the same number: no byte order
+        to mind.
+    sg : list of SGE
+        An empty list sends a message of no octets; None is refused.
+    send_flags : ibv_send_flags
+    next_wr : SendWR
+        Posted with this one, after it.
+    granule : octets
+        Granule of the target region (64 unless it says otherwise), for the tagged opcodes.
+    """
+
+    def __init__(
+        self,
+        wr_id: int = 0,
+        opcode: int = IBV_WR_SEND,
+        num_sge: int = 0,
+        imm_data: int = 0,
+        sg: Sequence[SGE] | None = None,
+        send_flags: int = IBV_SEND_SIGNALED,
+        next_wr: SendWR | None = None,
+        *,
+        granule: int = DEFAULT_GRANULE,
+    ) -> None:
+        if sg is None:
+            raise VerbsUserError("a SendWR needs sg; an empty list sends a message of no octets")
+        self.wr_id = wr_id
+        self.opcode = opcode
+        self.imm_data = imm_data
+        self.sg_list = _elements(num_sge, sg)
+        self.send_flags = send_flags
+        self.next_wr = next_wr
+        self.granule = granule
+        self.ah: AH | None = None
+        self.rqpn = 0
+        self.rqkey = 0
+        self.rkey = 0
+        self.remote_addr = 0
+
+    @property
+    def num_sge(self) -> int:
+        return len(self.sg_list)
+
+    @property
+    def length(self) -> int:
+        """Octets of the message."""
+        return sum(item.length for item in self.sg_list)
+
+    def set_wr_ud(self, ah: AH, rqpn: int, rqkey: int = 0) -> None:
+        """Destination: an address, and the peer's QP number (its UDP port). There are no Q_Keys."""
+        self.ah = ah
+        self.rqpn = rqpn
+        self.rqkey = rqkey
+
+    def set_wr_rdma(self, rkey: int, addr: int) -> None:
+        """Target of a tagged message: the region's rkey, and the octet's address in the peer."""
+        self.rkey = rkey
+        self.remote_addr = addr
+
+    def __repr__(self) -> str:
+        return f"<SendWR {self.wr_id}, opcode {self.opcode!r}, {self.length} octets>"
+
+    def __iter__(self) -> Iterator[SendWR]:
+        wr: SendWR | None = self
+        while wr is not None:
+            yield wr
+            wr = wr.next_wr
