@@ -36,9 +36,9 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "demo",
         help="send a picture over a lossy wire between two NICs",
-        description="Two NICs, joined by a simulated 10GbE wire that loses datagrams, and a program
-        on each. One " "writes a picture into the other's memory with Write-Record; the validity map
-        says what arrived.",
+        description="Two NICs, joined by a simulated 10GbE wire that loses datagrams, and a "
+        "program on each. One writes a picture into the other's memory with Write-Record; the "
+        "validity map says what arrived.",
     )
     add = parser.add_argument
     add("--file", metavar="PATH", type=Path, help="send this file instead of the picture")

@@ -64,7 +64,7 @@ class GID:
 
 
 class GlobalRoute:
-    """Destination and IP header fields: ``hop_limit`` is the TTL, ``traffic_class`` the TOS octet."""
+    """Destination and IP header fields: ``hop_limit`` is the TTL, ``traffic_class`` the TOS."""
 
     def __init__(
         self,
