@@ -1,0 +1,286 @@
+"""The checks that need only a datagram, its QP, its region, and for a Send the posted receive.
+
+    datagrams -> rows -> differences -> sums -> granules -> verdict -> segments
+                  ^ receive WQE (Send)
+
+Messages, closed or open, are the business of the unit behind (:mod:`.dispatch`).
+"""
+
+from amaranth.hdl import C, Module, Mux, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
+
+from uwarp.contract import Access, Counter, Parameters, QpState
+
+from ..interfaces import TableReadSignature
+from ..layouts import QP_ROW, REGION_ROW, Datagram
+from .receive_layouts import granule_width, offset_width, segment_layout
+from .receive_queue import PostedReceive, ring_layout
+
+__all__ = ["RECORD", "WRITE", "SegmentCheck"]
+
+WRITE = 0x0
+RECORD = 0xC
+
+
+def receives(qp):
+    return (qp.state == QpState.RTR) | (qp.state == QpState.RTS)
+
+
+class SegmentCheck(wiring.Component):
+    """Checks of section 3 of the device behaviour, but for those that ask for messages and CQ slots.
+
+    One tagged datagram in 7 cycles. A Send waits until ``quiet``, since the datagrams before it
+    may take receives of the same QP, then for its WQE; 8 cycles more.
+
+    Of a Send checks 7, 9 and 10 are not in ``drop`` but in ``receive``: they come after others that
+    are not made here.
+
+    Members
+    -------
+    datagrams : In(stream of Datagram)
+    qp, region : Out(TableReadSignature)
+    requests : Out(stream of ring)
+    receives : In(stream of PostedReceive)
+    quiet : In(1)
+        No segment given out is still at work.
+    segments : Out(stream of segment)
+    active : Out(1)
+        A datagram is in here.
+    """
+
+    def __init__(self, parameters: Parameters):
+        self._parameters = parameters
+        super().__init__(
+            {
+                "datagrams": In(stream.Signature(Datagram)),
+                "qp": Out(TableReadSignature(QP_ROW, exact_log2(parameters.n_qp))),
+                "region": Out(TableReadSignature(REGION_ROW, exact_log2(parameters.n_region))),
+                "requests": Out(stream.Signature(ring_layout(parameters))),
+                "receives": In(stream.Signature(PostedReceive)),
+                "quiet": In(1),
+                "segments": Out(stream.Signature(segment_layout(parameters))),
+                "active": Out(1),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        n_region = self._parameters.n_region
+        width = granule_width(self._parameters)
+        offset_shape = offset_width(self._parameters)
+
+        datagram = Signal(Datagram)
+        qp = Signal(QP_ROW)
+        region = Signal(REGION_ROW)
+        receive = Signal(PostedReceive)
+        is_write = datagram.opcode == WRITE
+        is_record = datagram.opcode == RECORD
+        is_send = ~(is_write | is_record)
+
+        # The extent is what must lie inside the region: the message, the Write's payload, or the SGE.
+        stag = Signal(32)
+        extent_start = Signal(64)
+        extent_length = Signal(32)
+        segment_start = Signal(64)
+        below_zero = Signal()
+        message_end = Signal(33)
+
+        incoming = self.datagrams.payload
+        with m.FSM() as fsm:
+            with m.State("IDLE"):
+                m.d.comb += [
+                    self.datagrams.ready.eq(1),
+                    self.qp.index.eq(incoming.qpn),
+                    self.region.index.eq(incoming.stag[8:]),
+                ]
+                m.d.sync += [
+                    datagram.eq(incoming),
+                    stag.eq(incoming.stag),
+                    segment_start.eq(incoming.to),
+                    extent_start.eq(incoming.to),
+                    extent_length.eq(incoming.payload_length),
+                    below_zero.eq(0),
+                    message_end.eq(incoming.mo + incoming.payload_length),
+                    receive.eq(0),
+                ]
+                with m.If(incoming.opcode == RECORD):
+                    m.d.sync += [
+                        extent_start.eq(incoming.to - incoming.mo),
+                        extent_length.eq(incoming.mlen),
+                        below_zero.eq(incoming.to < incoming.mo),
+                    ]
+                with m.If(self.datagrams.valid):
+                    m.next = "ROWS"
+            with m.State("ROWS"):
+                m.d.comb += [self.qp.index.eq(datagram.qpn), self.region.index.eq(stag[8:])]
+                m.d.sync += [qp.eq(self.qp.row), region.eq(self.region.row)]
+                m.next = "DIFFERENCES"
+                # Nothing is read for a QP that is not up: its ring may be gone.
+                with m.If(is_send & receives(self.qp.row)):
+                    m.next = "REQUEST"
+            with m.State("REQUEST"):
+                m.d.comb += self.requests.valid.eq(self.quiet)
+                with m.If(self.quiet & self.requests.ready):
+                    m.next = "RECEIVE"
+            with m.State("RECEIVE"):
+                m.d.comb += self.receives.ready.eq(1)
+                m.d.sync += [
+                    receive.eq(self.receives.payload),
+                    stag.eq(self.receives.payload.lkey),
+                    segment_start.eq(self.receives.payload.addr),
+                    extent_start.eq(self.receives.payload.addr),
+                    extent_length.eq(self.receives.payload.length),
+                ]
+                with m.If(self.receives.valid):
+                    m.next = "LKEY"
+            with m.State("LKEY"):
+                m.d.comb += self.region.index.eq(stag[8:])
+                m.next = "REGION"
+            with m.State("REGION"):
+                m.d.sync += region.eq(self.region.row)
+                m.next = "DIFFERENCES"
+            with m.State("DIFFERENCES"):
+                m.next = "SUMS"
+            with m.State("SUMS"):
+                m.next = "GRANULES"
+            with m.State("GRANULES"):
+                m.next = "VERDICT"
+            with m.State("VERDICT"):
+                m.next = "SEGMENT"
+            with m.State("SEGMENT"):
+                m.d.comb += self.segments.valid.eq(1)
+                with m.If(self.segments.ready):
+                    m.next = "IDLE"
+        m.d.comb += [
+            self.active.eq(~fsm.ongoing("IDLE")),
+            self.requests.payload.qpn.eq(datagram.qpn),
+            self.requests.payload.log2.eq(qp.rq_log2),
+            self.requests.payload.addr.eq(qp.rq_addr),
+        ]
+
+        # Each register below is right two, three, ... cycles after the rows and stays so: the
+        # states only count the cycles.
+        extent_end = Signal(65)
+        start = Signal(65)
+        offset = Signal(64)
+        is_last_segment = Signal()
+        m.d.sync += [
+            extent_end.eq(extent_start + extent_length),
+            start.eq(extent_start - region.base_to),
+            offset.eq(segment_start - region.base_to),
+            is_last_segment.eq(message_end == datagram.mlen),
+        ]
+        wraps = Signal()
+        below = Signal()
+        end = Signal(66)
+        address = Signal(64)
+        last_octet = Signal(offset_shape)
+        payload_end = Signal(offset_shape)
+        m.d.sync += [
+            wraps.eq(extent_end[64] & extent_end[:64].any()),
+            below.eq(extent_start < region.base_to),
+            end.eq(start[:64] + extent_length),
+            address.eq(region.dma_addr + offset),
+            last_octet.eq(start + datagram.mlen - 1),
+            payload_end.eq(offset + datagram.payload_length),
+        ]
+        above = Signal()
+        first = Signal(width)
+        last = Signal(width)
+        low_whole = Signal(width + 1)
+        low_part = Signal()
+        high = Signal(width + 1)
+        log2 = region.granule_log2[:5]
+        m.d.sync += [
+            above.eq(end > region.length),
+            first.eq(start[:offset_shape] >> log2),
+            last.eq(last_octet >> log2),
+            low_whole.eq(offset[:offset_shape] >> log2),
+            low_part.eq((offset[:16] & ~((C(0xFFFF, 16) << log2)[:16])).any()),
+            high.eq(payload_end >> log2),
+        ]
+
+        segment = self.segments.payload
+        low = Signal(width + 1)
+        inner_low = Signal(width + 1)
+        inner_high = Signal(width + 1)
+        covered_high = Signal(width + 1)
+        m.d.comb += [
+            low.eq(Mux(datagram.mo == 0, first, low_whole + low_part)),
+            covered_high.eq(Mux(is_last_segment, last + 1, high)),
+            inner_low.eq(Mux(low > first, low, first + 1)),
+            inner_high.eq(Mux(covered_high < last, covered_high, last)),
+        ]
+        m.d.sync += [
+            segment.low.eq(inner_low),
+            segment.high.eq(inner_high),
+            segment.inner.eq(inner_low < inner_high),
+            segment.head.eq((low == first) & (covered_high > first)),
+            segment.tail.eq((covered_high > last) & (low <= last)),
+        ]
+
+        no_payload = datagram.payload_length == 0
+        outside = (
+            (stag[8:] >= n_region)
+            | ~region.valid
+            | (region.key != stag[:8])
+            | (region.pd != qp.pd)
+            | below
+            | above
+        )
+        m.d.sync += [
+            segment.complete.eq(datagram.payload_length == datagram.mlen),
+            segment.receive.available.eq(receive.available),
+            segment.receive.index.eq(receive.index),
+            segment.receive.short.eq(datagram.mlen > receive.length),
+            segment.receive.fault.eq(
+                ~no_payload
+                & (
+                    receive.error
+                    | (
+                        (receive.length != 0)
+                        & (outside | ~region.access[exact_log2(Access.LOCAL_WRITE)])
+                    )
+                )
+            ),
+        ]
+
+        checked_region = Mux(is_record, datagram.mlen != 0, is_write & ~no_payload)
+        failures = [
+            (Counter.DROP_QP_STATE, ~receives(qp) | (datagram.qpn >= self._parameters.n_qp)),
+            (Counter.DROP_QP_OPCODE, ~qp.opcodes.bit_select(datagram.opcode, 1)),
+            (Counter.DROP_UNTAGGED_QN, is_send & (datagram.qn != 0)),
+            (Counter.DROP_MESSAGE_LENGTH, ~is_write & (message_end > datagram.mlen)),
+            (Counter.DROP_SEND_SEGMENTED, is_send & (datagram.payload_length != datagram.mlen)),
+            (Counter.DROP_STAG_INVALID, checked_region & (~region.valid | (stag[8:] >= n_region))),
+            (Counter.DROP_STAG_KEY, checked_region & (region.key != stag[:8])),
+            (Counter.DROP_STAG_PD, checked_region & (region.pd != qp.pd)),
+            (
+                Counter.DROP_STAG_ACCESS,
+                checked_region & ~region.access[exact_log2(Access.REMOTE_WRITE)],
+            ),
+            (Counter.DROP_TO_WRAP, checked_region & (below_zero | wraps)),
+            (Counter.DROP_BOUNDS, checked_region & (below | above)),
+        ]
+        verdict = C(0, 6)
+        for counter, failed in reversed(failures):
+            verdict = Mux(failed, counter, verdict)
+        m.d.sync += segment.drop.eq(verdict)
+        m.d.comb += [
+            segment.datagram.eq(datagram),
+            segment.cq.eq(qp.recv_cq),
+            segment.timeout.eq(qp.timeout),
+            segment.address.eq(address),
+            segment.base.eq(extent_start),
+            segment.mapped.eq(region.mapped & (datagram.mlen != 0)),
+            segment.granule_log2.eq(log2),
+            segment.map_base.eq(region.map_base),
+            segment.map_addr.eq(region.map_addr),
+            segment.start.eq(start),
+            segment.end.eq(last_octet),
+            segment.first.eq(first),
+            segment.last.eq(last),
+        ]
+        return m

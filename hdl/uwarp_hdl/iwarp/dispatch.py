@@ -1,0 +1,428 @@
+"""The fate of each datagram: which message it belongs to, what is placed, marked and completed.
+
+    LOOKUP -> MATCH -+-> VERIFY (open message) -------+-> ISSUE -> LOOKUP
+      |              '-> DECIDE (any other) -> RELEASE'
+      '-> CLOSE_* (complete, expired, or overlapped by a new message)
+
+A segment of an open message and a single datagram take 4 to 6 cycles, with a CQ that answers in 2.
+"""
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
+
+from uwarp.contract import Counter, CqeFlag, Parameters, Status
+
+from ..interfaces import CreditSignature
+from ..layouts import CreditOperation
+from .check import RECORD, WRITE
+from .closed import ClosedMessages
+from .closing import Closing
+from .receive_layouts import (
+    TICKET_WIDTH,
+    PendingCompletion,
+    PlaceCommand,
+    message_name_layout,
+    segment_layout,
+    snapshot_layout,
+)
+from .trackers import Trackers, lowest_set
+from .validity_map import bit_range_layout
+
+__all__ = ["Dispatch"]
+
+SEND_SOLICITED = 0x5
+SEND_WITH_IMMEDIATE = 0xE
+
+
+class Plan(data.Struct):
+    """What ISSUE does besides taking the payload off its stream: ``drop`` is a Counter, 0 to place."""
+
+    drop: 6
+    complete: 1
+    status: 8
+    segment: 1
+    consume: 1
+    remember: 1
+    open: 1
+    mark: 1
+
+
+class Dispatch(wiring.Component):
+    """Take segments in order; own the trackers and the memory of closed messages.
+
+    A datagram is looked up only when the one before is entirely accounted for, its map bits
+    included: a segment that completes its message makes the very next one late.
+
+    Members
+    -------
+    segments : In(stream of segment)
+    tick : In(16)
+    credits : Out(CreditSignature)
+    places : Out(stream of PlaceCommand)
+    numbered : Out(8)
+        Number, modulo 256, of commands given to ``places`` without ``drop``.
+    crowded : In(1)
+        No placement may be numbered now.
+    entries : Out(stream of PendingCompletion)
+    ticket : Out(8)
+        With ``entries``: ``numbered``, the placement of this very cycle included.
+    mapped : Out(1)
+        With ``entries``: its snapshot is commanded in the same cycle.
+    snapshots : Out(stream of snapshot)
+    snapshot_idle : In(1)
+    marks : Out(stream of bit range)
+    marked, count : In
+        Answer to ``marks``.
+    consume, consume_qpn : Out
+    events : Out
+        Strobes by Counter: RX_PLACED and the drops of section 3.
+    quiet : Out(1)
+        No segment is at work.
+    open_count : Out
+        Open messages.
+    busy : Out(1)
+        Clearing after a reset; nothing is taken.
+    """
+
+    def __init__(self, parameters: Parameters):
+        self._parameters = parameters
+        super().__init__(
+            {
+                "segments": In(stream.Signature(segment_layout(parameters))),
+                "tick": In(16),
+                "credits": Out(CreditSignature()),
+                "places": Out(stream.Signature(PlaceCommand)),
+                "numbered": Out(TICKET_WIDTH),
+                "ticket": Out(TICKET_WIDTH),
+                "crowded": In(1),
+                "entries": Out(stream.Signature(PendingCompletion)),
+                "mapped": Out(1),
+                "snapshots": Out(stream.Signature(snapshot_layout(parameters))),
+                "snapshot_idle": In(1),
+                "marks": Out(stream.Signature(bit_range_layout(parameters))),
+                "marked": In(1),
+                "count": In(9),
+                "consume": Out(1),
+                "consume_qpn": Out(exact_log2(parameters.n_qp)),
+                "events": Out(len(Counter)),
+                "quiet": Out(1),
+                "open_count": Out(range(parameters.n_tracker + 1)),
+                "busy": Out(1),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        n = self._parameters.n_tracker
+        m.submodules.trackers = trackers = Trackers(self._parameters)
+        m.submodules.closed = closed = ClosedMessages(self._parameters)
+        m.submodules.closing = closing_unit = Closing(self._parameters)
+
+        segment = Signal(segment_layout(self._parameters))
+        datagram = segment.datagram
+        is_record = datagram.opcode == RECORD
+        is_send = ~is_record & (datagram.opcode != WRITE)
+        incoming = self.segments.payload
+        match = Signal(n)
+        overlap = Signal(n)
+        tracker = Signal(range(n))
+        plan = Signal(Plan)
+        credit_asked = Signal()
+        marking = Signal()
+        issuing = Signal()
+        issue = Signal()
+
+        closing = Signal(range(n))
+        closing_status = Signal(Status)
+        back_to_decide = Signal()
+        pushing = Signal()
+        close = Signal()
+
+        m.d.comb += [
+            trackers.name.eq(self._name(incoming.datagram)),
+            trackers.region.eq(incoming.datagram.stag[8:]),
+            trackers.start.eq(incoming.start),
+            trackers.end.eq(incoming.end),
+            trackers.tick.eq(self.tick),
+            closed.name.message.eq(self._name(incoming.datagram)),
+            closed.name.send.eq(incoming.datagram.opcode != RECORD),
+            closed.timeout.eq(segment.timeout),
+            closed.tick.eq(self.tick),
+            self.open_count.eq(trackers.count),
+            self.busy.eq(closed.busy),
+        ]
+        request = self.credits.requests
+        granted = self.credits.granted
+        m.d.comb += request.payload.cq.eq(segment.cq)
+
+        def finish(**fields):
+            """The plan is made: on to ISSUE."""
+            m.d.sync += [plan[name].eq(value) for name, value in fields.items()]
+            m.next = "ISSUE"
+
+        def close_tracker(index, status):
+            m.d.sync += [closing.eq(index), closing_status.eq(status)]
+            m.next = "CLOSE_READ"
+
+        with m.FSM() as fsm:
+            with m.State("LOOKUP"):
+                with m.If(marking | closed.busy):
+                    pass
+                with m.Elif(trackers.complete):
+                    m.d.sync += back_to_decide.eq(0)
+                    close_tracker(trackers.complete_index, Status.SUCCESS)
+                with m.Elif(trackers.expired):
+                    m.d.sync += back_to_decide.eq(0)
+                    close_tracker(trackers.expired_index, Status.PARTIAL)
+                with m.Else():
+                    m.d.comb += [self.segments.ready.eq(1), closed.lookup.eq(self.segments.valid)]
+                    m.d.sync += [
+                        segment.eq(incoming),
+                        match.eq(trackers.match),
+                        overlap.eq(trackers.overlap),
+                        plan.eq(0),
+                        plan.drop.eq(incoming.drop),
+                    ]
+                    with m.If(self.segments.valid):
+                        m.next = "MATCH"
+                        with m.If((incoming.drop != 0) | (incoming.datagram.opcode == WRITE)):
+                            m.next = "ISSUE"
+
+            with m.State("MATCH"):
+                found = is_record & match.any()
+                wants_credit = ~found & (is_record | segment.receive.available)
+                m.d.comb += [
+                    request.valid.eq(wants_credit),
+                    request.payload.operation.eq(CreditOperation.RESERVE),
+                ]
+                m.d.sync += [tracker.eq(trackers.index), credit_asked.eq(wants_credit)]
+                with m.If(found):
+                    m.next = "VERIFY"
+                with m.Elif(~wants_credit | request.ready):
+                    m.next = "DECIDE"
+
+            with m.State("VERIFY"):
+                # Late would be wrong here: an open message is not closed.
+                row = trackers.row
+                with m.If(
+                    (row.stag != datagram.stag)
+                    | (row.base != segment.base)
+                    | (row.mlen != datagram.mlen)
+                ):
+                    finish(drop=Counter.DROP_RECORD_MISMATCH)
+                with m.Else():
+                    finish(mark=1)
+
+            with m.State("DECIDE"):
+                with m.If(~credit_asked):
+                    finish(drop=Mux(closed.hit, Counter.DROP_LATE, Counter.DROP_NO_RECEIVE))
+                with m.Elif(is_record & segment.mapped & ~closed.hit & overlap.any()):
+                    m.d.sync += [
+                        overlap.eq(overlap & (overlap - 1)),
+                        back_to_decide.eq(1),
+                    ]
+                    close_tracker(lowest_set(overlap), Status.PARTIAL)
+                with m.Elif(granted.valid):
+                    m.d.comb += granted.ready.eq(1)
+                    with m.If(closed.hit):
+                        finish(drop=Counter.DROP_LATE)
+                        with m.If(granted.payload):
+                            m.next = "RELEASE"
+                    with m.Elif(~granted.payload):
+                        finish(drop=Counter.DROP_CQ_FULL)
+                    with m.Elif(is_send & segment.receive.fault):
+                        finish(
+                            drop=Counter.DROP_RECEIVE_PROTECTION,
+                            complete=1,
+                            status=Status.LOC_PROT_ERR,
+                            consume=1,
+                        )
+                    with m.Elif(is_send & segment.receive.short):
+                        finish(drop=Counter.DROP_RECEIVE_SHORT)
+                        m.next = "RELEASE"
+                    with m.Elif(segment.complete):
+                        finish(complete=1, consume=is_send, remember=1)
+                    with m.Elif(segment.mapped & trackers.free):
+                        finish(open=1, mark=1)
+                        m.d.sync += tracker.eq(trackers.free_index)
+                    with m.Else():
+                        finish(complete=1, segment=1)
+
+            with m.State("RELEASE"):
+                m.d.comb += [
+                    request.valid.eq(1),
+                    request.payload.operation.eq(CreditOperation.RELEASE),
+                ]
+                with m.If(request.ready):
+                    m.next = "ISSUE"
+
+            with m.State("ISSUE"):
+                m.d.comb += issuing.eq(1)
+                with m.If(issue):
+                    m.next = "LOOKUP"
+
+            with m.State("CLOSE_READ"):
+                m.next = "CLOSE_ROW"
+            with m.State("CLOSE_ROW"):
+                m.next = "CLOSE_PARTS"
+            with m.State("CLOSE_PARTS"):
+                m.next = "CLOSE_SUMS"
+            with m.State("CLOSE_SUMS"):
+                m.next = "CLOSE_PUSH"
+            with m.State("CLOSE_PUSH"):
+                m.d.comb += pushing.eq(1)
+                with m.If(close):
+                    m.next = "LOOKUP"
+                    with m.If(back_to_decide):
+                        m.next = "DECIDE"
+
+        m.d.comb += trackers.index.eq(Mux(fsm.ongoing("MATCH"), lowest_set(match), closing))
+
+        # ISSUE: everything that the plan asks for, in one cycle.
+        has_payload = datagram.payload_length != 0
+        places_now = has_payload & (plan.drop == 0)
+        m.d.comb += [
+            issue.eq(
+                issuing
+                & (~has_payload | self.places.ready)
+                & ~(places_now & self.crowded)
+                & (~plan.complete | self.entries.ready)
+                # The new message's bits may still be those of the last one in the same place.
+                & (~plan.open | self.snapshot_idle)
+            ),
+            self.places.valid.eq(issue & has_payload),
+            self.places.payload.address.eq(segment.address),
+            self.places.payload.length.eq(datagram.payload_length),
+            self.places.payload.offset.eq(datagram.payload_offset),
+            self.places.payload.drop.eq(plan.drop != 0),
+            self.ticket.eq(self.numbered + (issue & places_now)),
+            self.consume.eq(issue & plan.consume),
+            closed.insert.eq((issue & plan.remember) | close),
+        ]
+        m.d.sync += self.numbered.eq(self.ticket)
+        with m.If(issue):
+            outcome = Mux(plan.drop == 0, Counter.RX_PLACED, plan.drop)
+            m.d.comb += self.events.bit_select(outcome, 1).eq(1)
+
+        # CLOSE_PUSH, and the two sources of completions and of closed names.
+        m.d.comb += [
+            closing_unit.row.eq(trackers.row),
+            closing_unit.progress.eq(trackers.progress),
+            closing_unit.status.eq(closing_status),
+            close.eq(pushing & self.entries.ready & self.snapshots.ready),
+            trackers.close.eq(close),
+            trackers.close_index.eq(closing),
+            self.snapshots.valid.eq(close),
+            self.snapshots.payload.eq(closing_unit.snapshot),
+            self.mapped.eq(pushing),
+            self.entries.valid.eq(close | (issue & plan.complete)),
+            closed.inserted.message.eq(self._name(datagram)),
+            closed.inserted.send.eq(is_send),
+        ]
+        self._compose(m, segment, plan)
+        with m.If(pushing):
+            m.d.comb += [
+                self.entries.payload.eq(closing_unit.entry),
+                closed.inserted.message.eq(trackers.row.name),
+                closed.inserted.send.eq(0),
+            ]
+
+        self._track(m, segment, trackers)
+        # The map's answer comes while the next datagram is on its way here.
+        low = Signal.like(segment.low)
+        high = Signal.like(segment.high)
+        map_base = Signal.like(segment.map_base)
+        m.d.comb += [
+            trackers.open.eq(issue & plan.open),
+            trackers.touch.eq(issue & plan.mark),
+            trackers.touch_index.eq(tracker),
+            self.marks.payload.first.eq(map_base + low),
+            self.marks.payload.last.eq(map_base + high - 1),
+        ]
+        with m.FSM(name="marking") as mark_fsm:
+            with m.State("IDLE"):
+                m.d.sync += [
+                    trackers.mark_index.eq(tracker),
+                    trackers.head.eq(segment.head),
+                    trackers.tail.eq(segment.tail),
+                    low.eq(segment.low),
+                    high.eq(segment.high),
+                    map_base.eq(segment.map_base),
+                ]
+                with m.If(issue & plan.mark & (datagram.payload_length != 0)):
+                    m.next = "EDGES"
+                    with m.If(segment.inner):
+                        m.next = "MARK"
+            with m.State("EDGES"):
+                m.d.comb += trackers.mark.eq(1)
+                m.next = "IDLE"
+            with m.State("MARK"):
+                m.d.comb += self.marks.valid.eq(1)
+                with m.If(self.marks.ready):
+                    m.next = "COUNT"
+            with m.State("COUNT"):
+                m.d.comb += [trackers.mark.eq(self.marked), trackers.newly.eq(self.count)]
+                with m.If(self.marked):
+                    m.next = "IDLE"
+        m.d.comb += [
+            marking.eq(~mark_fsm.ongoing("IDLE")),
+            self.quiet.eq(fsm.ongoing("LOOKUP") & ~marking),
+            self.consume_qpn.eq(datagram.qpn),
+        ]
+        return m
+
+    def _name(self, datagram):
+        shape = message_name_layout(self._parameters)
+        return Cat(datagram[name][: shape[name].width] for name, _ in shape)
+
+    def _track(self, m, segment, trackers):
+        """What a tracker that opens keeps of the segment that opens it."""
+        datagram = segment.datagram
+        row = trackers.opened
+        m.d.comb += [
+            row.name.eq(self._name(datagram)),
+            row.solicited.eq(datagram.solicited),
+            row.immediate_valid.eq(datagram.immediate_valid),
+            trackers.timeout.eq(segment.timeout),
+            trackers.missing.eq(
+                Mux(segment.first == segment.last, 0, segment.last - segment.first - 1)
+            ),
+        ]
+        m.d.comb += [row[name].eq(datagram[name]) for name in ("stag", "mlen", "immediate")]
+        for name in ("base", "cq", "granule_log2", "map_base", "map_addr"):
+            m.d.comb += row[name].eq(segment[name])
+        for name in ("start", "end", "first", "last"):
+            m.d.comb += row[name].eq(segment[name])
+
+    def _compose(self, m, segment, plan):
+        """The completion of a single datagram, of a Send, or of one segment."""
+        datagram = segment.datagram
+        entry = self.entries.payload
+        is_record = datagram.opcode == RECORD
+        has_bits = is_record | (datagram.opcode == SEND_WITH_IMMEDIATE)
+        immediate = has_bits & datagram.immediate_valid
+        solicited = Mux(has_bits, datagram.solicited, datagram.opcode == SEND_SOLICITED)
+        flags = {
+            CqeFlag.RECEIVE: 1,
+            CqeFlag.IMMEDIATE: immediate,
+            CqeFlag.SOLICITED: solicited,
+            CqeFlag.SEGMENT: plan.segment,
+            CqeFlag.HEAD: plan.segment & (datagram.mo == 0),
+            CqeFlag.TAIL: plan.segment & (datagram.mo + datagram.payload_length == datagram.mlen),
+            CqeFlag.MAPPED: 0,
+        }
+        m.d.comb += [
+            entry.cq.eq(segment.cq),
+            entry.status.eq(plan.status),
+            entry.flags.eq(Cat(flags[flag] for flag in CqeFlag)),
+            entry.wqe_index.eq(Mux(is_record, 0, segment.receive.index)),
+            entry.valid.eq(Mux(plan.drop == 0, datagram.payload_length, 0)),
+            # Of a single, the message's base is its TO.
+            entry.base_to.eq(Mux(is_record, datagram.to, 0)),
+            entry.stag.eq(Mux(is_record, datagram.stag, 0)),
+            entry.immediate.eq(Mux(immediate, datagram.immediate, 0)),
+        ]
+        for name in ("opcode", "qpn", "msn", "mlen", "source_ip", "source_port"):
+            m.d.comb += entry[name].eq(datagram[name])

@@ -1,0 +1,152 @@
+"""Payload octets into host memory, exactly.
+
+    commands --+--> [BurstSplitter] ------------------> write.bursts
+               |
+    payload ---+--> rotate -> merge with held octets --> write.beats
+
+A word leaves a cycle. A command takes one cycle for itself, its words, and one more if the payload's
+first octet stands further up in its word than in memory.
+"""
+
+from amaranth.hdl import Array, Cat, Module, Mux, Signal
+from amaranth.lib import fifo, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from ..interfaces import WriteClientSignature
+from ..layouts import PacketBeat
+from .burst import BLOCK_WORDS, BurstSplitter
+from .receive_layouts import TICKET_WIDTH, PlaceCommand
+
+__all__ = ["Placer"]
+
+
+class Placer(wiring.Component):
+    """Take payloads off the payload stream and write them to memory, or drop them.
+
+    Octets outside the payload's range are never written (byte strobes). Latency from the command and
+    its words to the first word written: 2 cycles. Error answers of the bus count as answers.
+
+    Parameters
+    ----------
+    outstanding : int
+        Bursts that may wait for their answer, at least 1.
+
+    Members
+    -------
+    commands : In(stream of PlaceCommand)
+    payload : In(stream of PacketBeat)
+        Only ``data`` is looked at: the commands know the lengths.
+    write : Out(WriteClientSignature)
+    retired : Out(8)
+        Number, modulo 256, of commands without ``drop`` whose bursts have all been answered.
+    """
+
+    def __init__(self, outstanding: int = 64):
+        if outstanding < 1:
+            raise ValueError(f"outstanding is {outstanding}; it takes 1 or more")
+        self._outstanding = outstanding
+        super().__init__(
+            {
+                "commands": In(stream.Signature(PlaceCommand)),
+                "payload": In(stream.Signature(PacketBeat)),
+                "write": Out(WriteClientSignature()),
+                "retired": Out(TICKET_WIDTH),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.splitter = splitter = BurstSplitter()
+        # One bit for each burst on its way: whether it is the last one of its command.
+        m.submodules.finals = finals = fifo.SyncFIFO(width=1, depth=self._outstanding)
+
+        command = self.commands.payload
+        lane = command.address[:3]
+        in_words = Signal(14)
+        out_words = Signal(14)
+        m.d.comb += [
+            in_words.eq((command.length + command.offset + 7)[3:]),
+            out_words.eq((command.length + lane + 7)[3:]),
+        ]
+
+        active = Signal()
+        drop = Signal()
+        shift = Signal(3)
+        ahead = Signal()
+        first = Signal()
+        in_left = Signal(14)
+        out_left = Signal(14)
+        position = Signal(range(BLOCK_WORDS))
+        head_strobe = Signal(8)
+        tail_strobe = Signal(8)
+        splitter_takes = ~command.drop
+        m.d.comb += [
+            splitter.commands.payload.word.eq(command.address[3:]),
+            splitter.commands.payload.words.eq(out_words),
+            splitter.commands.valid.eq(self.commands.valid & ~active & splitter_takes),
+            self.commands.ready.eq(~active & (command.drop | splitter.commands.ready)),
+        ]
+        with m.If(self.commands.valid & self.commands.ready):
+            m.d.sync += [
+                active.eq(1),
+                drop.eq(command.drop),
+                shift.eq(lane - command.offset),
+                ahead.eq(lane < command.offset),
+                first.eq(1),
+                in_left.eq(in_words),
+                out_left.eq(out_words),
+                position.eq(command.address[3:]),
+                head_strobe.eq(0xFF << lane),
+                tail_strobe.eq(0xFF >> ~(command.length + lane + 7)[:3]),
+            ]
+
+        # Octet i of the payload's word goes to lane i + shift, of this word of memory or the next.
+        octets = Array(self.payload.payload.data.word_select(i, 8) for i in range(8))
+        held = Signal(64)
+        rotated = Signal(64)
+        merged = Signal(64)
+        m.d.comb += rotated.eq(Cat(octets[(i - shift)[:3]] for i in range(8)))
+        m.d.comb += merged.eq(
+            Cat(Mux(shift > i, held.word_select(i, 8), rotated.word_select(i, 8)) for i in range(8))
+        )
+
+        beat = self.write.beats
+        beat_free = ~beat.valid | beat.ready
+        exhausted = in_left == 0
+        final = out_left == 1
+        emit = Signal()
+        m.d.comb += [
+            self.payload.ready.eq(active & ~exhausted & (drop | ahead | beat_free)),
+            emit.eq(active & ~drop & ~ahead & beat_free & (exhausted | self.payload.valid)),
+        ]
+        with m.If(beat.ready):
+            m.d.sync += beat.valid.eq(0)
+        with m.If(self.payload.valid & self.payload.ready):
+            m.d.sync += [held.eq(rotated), ahead.eq(0), in_left.eq(in_left - 1)]
+            with m.If(drop & (in_left == 1)):
+                m.d.sync += active.eq(0)
+        with m.If(emit):
+            m.d.sync += [
+                beat.valid.eq(1),
+                beat.payload.data.eq(merged),
+                beat.payload.strobe.eq(
+                    Mux(first, head_strobe, 0xFF) & Mux(final, tail_strobe, 0xFF)
+                ),
+                beat.payload.last.eq(final | position.all()),
+                position.eq(position + 1),
+                out_left.eq(out_left - 1),
+                first.eq(0),
+                active.eq(~final),
+            ]
+
+        m.d.comb += [
+            self.write.bursts.payload.eq(splitter.bursts.payload),
+            self.write.bursts.valid.eq(splitter.bursts.valid & finals.w_rdy),
+            splitter.bursts.ready.eq(self.write.bursts.ready & finals.w_rdy),
+            finals.w_data.eq(splitter.final),
+            finals.w_en.eq(self.write.bursts.valid & self.write.bursts.ready),
+            finals.r_en.eq(self.write.done),
+        ]
+        with m.If(self.write.done & finals.r_data):
+            m.d.sync += self.retired.eq(self.retired + 1)
+        return m

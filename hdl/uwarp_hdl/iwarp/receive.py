@@ -1,0 +1,164 @@
+"""The receive side past the verdict: datagrams into memory, validity maps and completions.
+
+datagrams -> [SegmentCheck] -> [Dispatch] -----------------> [CompletionQueue] -> completions
+               |        |        |    |  '-> [MapSnapshot] ---^    |
+             tables  [Receive-   |    '----> [ValidityMap]         '--> map_write
+                      Queue]     v
+payload ----------------------> [Placer] --> payload_write
+"""
+
+from amaranth.hdl import Module, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
+
+from uwarp.contract import TICK_CYCLES, Counter, Parameters
+
+from ..interfaces import (
+    CreditSignature,
+    ReadClientSignature,
+    TableReadSignature,
+    WriteClientSignature,
+)
+from ..layouts import (
+    QP_ROW,
+    REGION_ROW,
+    Completion,
+    Datagram,
+    PacketBeat,
+    RingDoorbell,
+)
+from ..stream.queue import Queue
+from .check import SegmentCheck
+from .completion_queue import CompletionQueue
+from .dispatch import Dispatch
+from .place import Placer
+from .receive_layouts import PlaceCommand
+from .receive_queue import ReceiveQueue
+from .snapshot import MapSnapshot
+from .validity_map import ValidityMap
+
+__all__ = ["DatagramReceiver"]
+
+
+class DatagramReceiver(wiring.Component):
+    """Sections 3 to 5 of the device behaviour, and the receive side of section 6.
+
+    A word of payload a cycle; a Write, a single Write-Record or a segment of an open one in at most 10 cycles.
+    A Send takes the latency of its WQE's read besides.
+
+    Members
+    -------
+    datagrams : In(stream of Datagram)
+    payload : In(stream of PacketBeat)
+        Words of the datagrams' payloads, in order.
+    time : In(47)
+        Cycles.
+    qp, region : Out(TableReadSignature)
+    doorbells : In(stream of RingDoorbell)
+        Of receive rings.
+    credits : Out(CreditSignature)
+    wqe_read : Out(ReadClientSignature)
+    payload_write, map_write : Out(WriteClientSignature)
+    completions : Out(stream of Completion)
+        In the order in which they came about, each when its payload and map are in memory.
+    events : Out
+        Strobes by Counter: RX_PLACED and the drops of section 3.
+    open_messages : Out(16)
+        Messages open or completing, and datagrams in here that may still write.
+    busy : Out(1)
+        Clearing memories after a reset; no datagram is taken.
+    """
+
+    def __init__(self, parameters: Parameters):
+        self._parameters = parameters
+        super().__init__(
+            {
+                "datagrams": In(stream.Signature(Datagram)),
+                "payload": In(stream.Signature(PacketBeat)),
+                "time": In(47),
+                "qp": Out(TableReadSignature(QP_ROW, exact_log2(parameters.n_qp))),
+                "region": Out(TableReadSignature(REGION_ROW, exact_log2(parameters.n_region))),
+                "doorbells": In(stream.Signature(RingDoorbell)),
+                "credits": Out(CreditSignature()),
+                "wqe_read": Out(ReadClientSignature()),
+                "payload_write": Out(WriteClientSignature()),
+                "map_write": Out(WriteClientSignature()),
+                "completions": Out(stream.Signature(Completion)),
+                "events": Out(len(Counter)),
+                "open_messages": Out(16),
+                "busy": Out(1),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        parameters = self._parameters
+        m.submodules.check = check = SegmentCheck(parameters)
+        m.submodules.receive_queue = receive_queue = ReceiveQueue(parameters)
+        m.submodules.dispatch = dispatch = Dispatch(parameters)
+        m.submodules.places = places = Queue(PlaceCommand, 16)
+        m.submodules.placer = placer = Placer()
+        m.submodules.map = validity_map = ValidityMap(parameters)
+        m.submodules.snapshot = snapshot = MapSnapshot(parameters)
+        m.submodules.completion_queue = completion_queue = CompletionQueue()
+
+        wiring.connect(m, wiring.flipped(self.qp), check.qp)
+        wiring.connect(m, wiring.flipped(self.region), check.region)
+        wiring.connect(m, wiring.flipped(self.doorbells), receive_queue.doorbells)
+        wiring.connect(m, wiring.flipped(self.wqe_read), receive_queue.wqe_read)
+        wiring.connect(m, check.requests, receive_queue.requests)
+        wiring.connect(m, receive_queue.receives, check.receives)
+        wiring.connect(m, check.segments, dispatch.segments)
+
+        wiring.connect(m, wiring.flipped(self.credits), dispatch.credits)
+        wiring.connect(m, dispatch.places, places.i)
+        wiring.connect(m, places.o, placer.commands)
+        wiring.connect(m, wiring.flipped(self.payload), placer.payload)
+        wiring.connect(m, wiring.flipped(self.payload_write), placer.write)
+
+        wiring.connect(m, dispatch.marks, validity_map.marks)
+        wiring.connect(m, dispatch.snapshots, snapshot.commands)
+        wiring.connect(m, snapshot.clears, validity_map.clears)
+        wiring.connect(m, dispatch.entries, completion_queue.entries)
+        wiring.connect(m, snapshot.runs, completion_queue.runs)
+        wiring.connect(m, snapshot.words, completion_queue.words)
+        wiring.connect(m, snapshot.edges, completion_queue.edges)
+        wiring.connect(m, wiring.flipped(self.map_write), completion_queue.map_write)
+        wiring.connect(m, wiring.flipped(self.completions), completion_queue.completions)
+
+        ready = ~self.busy
+        m.d.comb += [
+            self.busy.eq(receive_queue.busy | dispatch.busy | validity_map.busy),
+            check.datagrams.payload.eq(self.datagrams.payload),
+            check.datagrams.valid.eq(self.datagrams.valid & ready),
+            self.datagrams.ready.eq(check.datagrams.ready & ready),
+            check.quiet.eq(dispatch.quiet),
+            receive_queue.consume.eq(dispatch.consume),
+            receive_queue.consume_qpn.eq(dispatch.consume_qpn),
+            dispatch.tick.eq(self.time[exact_log2(TICK_CYCLES) :]),
+            dispatch.crowded.eq(completion_queue.crowded),
+            dispatch.snapshot_idle.eq(snapshot.idle),
+            dispatch.marked.eq(validity_map.marked),
+            dispatch.count.eq(validity_map.count),
+            snapshot.word_valid.eq(validity_map.word_valid),
+            snapshot.word.eq(validity_map.word),
+            snapshot.word_last.eq(validity_map.word_last),
+            completion_queue.ticket.eq(dispatch.ticket),
+            completion_queue.numbered.eq(dispatch.numbered),
+            completion_queue.mapped.eq(dispatch.mapped),
+            completion_queue.retired.eq(placer.retired),
+            self.events.eq(dispatch.events),
+        ]
+
+        placing = Signal.like(placer.retired)
+        m.d.comb += placing.eq(dispatch.numbered - placer.retired)
+        m.d.sync += self.open_messages.eq(
+            self.datagrams.valid
+            + check.active
+            + ~dispatch.quiet
+            + placing
+            + dispatch.open_count
+            + completion_queue.level
+        )
+        return m

@@ -1,0 +1,155 @@
+"""Layouts that pass between the units of the receive side, sized by the build parameters.
+
+Offsets are octets from a region's ``base_to``. A mapped region has at most ``map_bits`` granules of at
+most 2^16 octets, so its offsets have ``log2(map_bits) + 16`` bits.
+"""
+
+from amaranth.lib import data
+from amaranth.utils import exact_log2
+
+from uwarp.contract import Parameters
+
+from ..layouts import Datagram
+
+__all__ = [
+    "TICKET_WIDTH",
+    "PendingCompletion",
+    "PlaceCommand",
+    "closed_name_layout",
+    "granule_width",
+    "message_name_layout",
+    "offset_width",
+    "segment_layout",
+    "snapshot_layout",
+    "tracker_layout",
+]
+
+TICKET_WIDTH = 8
+
+
+def granule_width(parameters: Parameters) -> int:
+    return exact_log2(parameters.map_bits)
+
+
+def offset_width(parameters: Parameters) -> int:
+    return granule_width(parameters) + 16
+
+
+def message_name_layout(parameters: Parameters) -> data.StructLayout:
+    """What names a message (device behaviour, 4.1)."""
+    return data.StructLayout(
+        {
+            "qpn": exact_log2(parameters.n_qp),
+            "source_ip": 32,
+            "source_port": 16,
+            "msn": 32,
+        }
+    )
+
+
+def closed_name_layout(parameters: Parameters) -> data.StructLayout:
+    """A name among those of closed messages; ``send`` tells Sends from Write-Records."""
+    return data.StructLayout({"message": message_name_layout(parameters), "send": 1})
+
+
+class PlaceCommand(data.Struct):
+    """``length`` octets (at least one) of the payload stream, from octet ``offset`` of its next word
+    on, to DMA address ``address``; or, with ``drop``, to nowhere."""
+
+    address: 64
+    length: 16
+    offset: 3
+    drop: 1
+
+
+class PendingCompletion(data.Struct):
+    """A completion that waits for the placement with number ``ticket`` and, if ``mapped``, its map."""
+
+    cq: 16
+    opcode: 4
+    status: 8
+    flags: 7
+    qpn: 16
+    wqe_index: 16
+    valid: 32
+    msn: 32
+    mlen: 32
+    base_to: 64
+    stag: 32
+    immediate: 32
+    source_ip: 32
+    source_port: 16
+
+
+def segment_layout(parameters: Parameters) -> data.StructLayout:
+    """A datagram, with all that can be said of it without regard to messages.
+
+    ``drop`` is the Counter of the first failed check, 0 if none. ``low`` to ``high`` - 1 are the
+    granules between the message's ``first`` and ``last`` which the segment covers; ``head`` and ``tail``
+    say whether it covers those two. ``start`` and ``end`` are the offsets of the message's first and last octet.
+    """
+    granule = granule_width(parameters)
+    return data.StructLayout(
+        {
+            "datagram": Datagram,
+            "drop": 6,
+            "cq": 16,
+            "timeout": 16,
+            "address": 64,
+            "base": 64,
+            "mapped": 1,
+            "granule_log2": 5,
+            "map_base": granule,
+            "map_addr": 64,
+            "start": offset_width(parameters),
+            "end": offset_width(parameters),
+            "first": granule,
+            "last": granule,
+            "low": granule + 1,
+            "high": granule + 1,
+            "head": 1,
+            "tail": 1,
+            "inner": 1,
+            "complete": 1,
+            "receive": data.StructLayout({"available": 1, "fault": 1, "short": 1, "index": 16}),
+        }
+    )
+
+
+def tracker_layout(parameters: Parameters) -> data.StructLayout:
+    """What a tracker keeps unchanged from opening to closing."""
+    granule = granule_width(parameters)
+    return data.StructLayout(
+        {
+            "name": message_name_layout(parameters),
+            "stag": 32,
+            "base": 64,
+            "mlen": 32,
+            "cq": 16,
+            "immediate": 32,
+            "immediate_valid": 1,
+            "solicited": 1,
+            "granule_log2": 5,
+            "map_base": granule,
+            "map_addr": 64,
+            "start": offset_width(parameters),
+            "end": offset_width(parameters),
+            "first": granule,
+            "last": granule,
+        }
+    )
+
+
+def snapshot_layout(parameters: Parameters) -> data.StructLayout:
+    """A closed message whose bits are to be taken out of the map."""
+    granule = granule_width(parameters)
+    return data.StructLayout(
+        {
+            "map_base": granule,
+            "map_addr": 64,
+            "first": granule,
+            "last": granule,
+            "head": 1,
+            "tail": 1,
+        }
+    )

@@ -1,0 +1,188 @@
+"""Take a closed message's bits out of the on-chip map.
+
+    commands -> clears (4 words at most each) -> ValidityMap -> word -> strobes, edge bytes -> words
+            \\-> runs {address, words}                                                     \\-> edges
+
+The words wait in a queue until the message's payload is in memory; the map is free for the next message in
+the same place as soon as ``idle``.
+"""
+
+from amaranth.hdl import C, Cat, Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from uwarp.contract import Parameters
+
+from ..stream.queue import Queue
+from .burst import WordRun
+from .receive_layouts import granule_width, snapshot_layout
+from .validity_map import bit_range_layout
+
+__all__ = ["EdgeBytes", "MapSnapshot", "MapWord"]
+
+CHUNK_WORDS = 4
+
+
+class MapWord(data.Struct):
+    """Eight bytes of a host map; those with a strobe lie between the message's edge bytes."""
+
+    data: 64
+    strobe: 8
+
+
+class EdgeBytes(data.Struct):
+    """Map bytes of a message's first and last granule."""
+
+    head: 8
+    tail: 8
+
+
+class MapSnapshot(wiring.Component):
+    """Clear the bits of closed messages and say what they were (device behaviour, 4.4).
+
+    About 2 cycles a word of 64 granules, and 10 a message. A chunk waits while the queue
+    of words is almost full; a command, while the edges of 16 wait.
+
+    Parameters
+    ----------
+    parameters : Parameters
+    depth : int
+        Words of map that can wait for their message's payload, at least 8.
+
+    Members
+    -------
+    commands : In(stream of snapshot)
+    clears : Out(stream of bit range)
+    word_valid, word, word_last : In
+        Answers to ``clears``, as of :class:`ValidityMap`.
+    runs : Out(stream of WordRun)
+        For each command at once: the words of host map that come of it, with ``words`` 0 if there are none.
+    words : Out(stream of MapWord)
+    edges : Out(stream of EdgeBytes)
+        For each command, after its words.
+    idle : Out(1)
+        Each command that was taken has left the map.
+    """
+
+    def __init__(self, parameters: Parameters, depth: int = 512):
+        if depth < 2 * CHUNK_WORDS:
+            raise ValueError(f"depth is {depth}; it takes {2 * CHUNK_WORDS} or more")
+        self._parameters = parameters
+        self._depth = depth
+        super().__init__(
+            {
+                "commands": In(stream.Signature(snapshot_layout(parameters))),
+                "clears": Out(stream.Signature(bit_range_layout(parameters))),
+                "word_valid": In(1),
+                "word": In(64),
+                "word_last": In(1),
+                "runs": Out(stream.Signature(WordRun)),
+                "words": Out(stream.Signature(MapWord)),
+                "edges": Out(stream.Signature(EdgeBytes)),
+                "idle": Out(1),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        width = granule_width(self._parameters)
+        m.submodules.words = queue = Queue(MapWord, self._depth)
+        m.submodules.runs = runs = Queue(WordRun, 16)
+        m.submodules.edges = edges_queue = Queue(EdgeBytes, 16)
+        wiring.connect(m, queue.o, wiring.flipped(self.words))
+        wiring.connect(m, runs.o, wiring.flipped(self.runs))
+        wiring.connect(m, edges_queue.o, wiring.flipped(self.edges))
+
+        message = Signal(snapshot_layout(self._parameters))
+        head_byte = message.first[3:]
+        tail_byte = message.last[3:]
+        granule = Signal(width)  # next one to clear
+        word_number = Signal(width - 6)  # of the word that comes next
+        inner_last = Signal(width)
+        chunk_last = Signal(width)
+        edges = Signal(EdgeBytes)
+        m.d.comb += [
+            inner_last.eq(message.last - 1),
+            chunk_last.eq(
+                Mux(
+                    granule[8:] == inner_last[8:],
+                    inner_last,
+                    Cat(C(64 * CHUNK_WORDS - 1, 8), granule[8:]),
+                )
+            ),
+            self.clears.payload.first.eq(message.map_base + granule),
+            self.clears.payload.last.eq(message.map_base + chunk_last),
+        ]
+
+        first_word = Signal(width - 6)
+        last_word = Signal(width - 6)
+        run = runs.i.payload
+        m.d.comb += [
+            first_word.eq((head_byte + 1)[3:]),
+            last_word.eq((tail_byte - 1)[3:]),
+            run.word.eq(message.map_addr[3:] + first_word),
+            run.words.eq(Mux(tail_byte > head_byte + 1, last_word - first_word + 1, 0)),
+        ]
+
+        at_head = word_number == message.first[6:]
+        at_tail = word_number == message.last[6:]
+        after_head = Signal(8)
+        before_tail = Signal(8)
+        m.d.comb += [
+            after_head.eq(Mux(at_head, 0xFE << message.first[3:6], 0xFF)),
+            before_tail.eq(Mux(at_tail, ~(0xFF << message.last[3:6]), 0xFF)),
+            queue.i.payload.data.eq(self.word),
+            queue.i.payload.strobe.eq(after_head & before_tail),
+            queue.i.valid.eq(self.word_valid & queue.i.payload.strobe.any()),
+        ]
+        with m.If(self.word_valid):
+            m.d.sync += word_number.eq(word_number + 1)
+            with m.If(at_head):
+                m.d.sync += edges.head.eq(self.word.word_select(message.first[3:6], 8))
+            with m.If(at_tail):
+                m.d.sync += edges.tail.eq(self.word.word_select(message.last[3:6], 8))
+
+        head_bit = Mux(message.head, 1 << message.first[:3], 0)
+        tail_bit = Mux(message.tail, 1 << message.last[:3], 0)
+        same = head_byte == tail_byte
+        m.d.comb += [
+            edges_queue.i.payload.head.eq(edges.head | head_bit | Mux(same, tail_bit, 0)),
+            edges_queue.i.payload.tail.eq(edges.tail | tail_bit | Mux(same, head_bit, 0)),
+        ]
+        with m.FSM() as fsm:
+            with m.State("IDLE"):
+                m.d.comb += self.commands.ready.eq(1)
+                with m.If(self.commands.valid):
+                    m.d.sync += [
+                        message.eq(self.commands.payload),
+                        granule.eq(self.commands.payload.first + 1),
+                        word_number.eq((self.commands.payload.first + 1)[6:]),
+                        edges.eq(0),
+                    ]
+                    m.next = "RUN"
+            with m.State("RUN"):
+                m.d.comb += runs.i.valid.eq(1)
+                with m.If(runs.i.ready):
+                    m.next = "EDGES"
+                    # The first and the last granule are not in the map.
+                    with m.If(message.last - message.first > 1):
+                        m.next = "ROOM"
+            with m.State("ROOM"):
+                with m.If(queue.level <= self._depth - 2 * CHUNK_WORDS):
+                    m.next = "CLEAR"
+            with m.State("CLEAR"):
+                m.d.comb += self.clears.valid.eq(1)
+                with m.If(self.clears.ready):
+                    m.next = "WORDS"
+            with m.State("WORDS"):
+                with m.If(self.word_valid & self.word_last):
+                    m.d.sync += granule.eq(chunk_last + 1)
+                    m.next = "ROOM"
+                    with m.If(chunk_last == inner_last):
+                        m.next = "EDGES"
+            with m.State("EDGES"):
+                m.d.comb += edges_queue.i.valid.eq(1)
+                with m.If(edges_queue.i.ready):
+                    m.next = "IDLE"
+        m.d.comb += self.idle.eq(fsm.ongoing("IDLE") & ~self.commands.valid)
+        return m

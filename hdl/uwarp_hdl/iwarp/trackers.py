@@ -1,0 +1,229 @@
+"""Trackers: the open Write-Records, one each (device behaviour, section 4).
+
+Names are compared in parallel, and so are the octets that a new message would share with open ones. What
+stays the same until a message closes is in a memory; so is its progress.
+"""
+
+from amaranth.hdl import C, Module, Mux, Signal
+from amaranth.lib import data, memory, wiring
+from amaranth.lib.wiring import In, Out
+
+from uwarp.contract import Parameters
+
+from .receive_layouts import granule_width, message_name_layout, offset_width, tracker_layout
+
+__all__ = ["Trackers", "lowest_set", "progress_layout"]
+
+
+def lowest_set(bits):
+    """The number of the lowest bit that is set; of the highest bit if none is."""
+    result = C(len(bits) - 1, range(len(bits)))
+    for i in reversed(range(len(bits) - 1)):
+        result = Mux(bits[i], i, result)
+    return result
+
+
+def progress_layout(parameters: Parameters) -> data.StructLayout:
+    """``missing``: granules between the first and the last that are not valid yet. ``head``, ``tail``:
+    the first and the last granule are valid; of a message in one granule ``head`` speaks alone."""
+    return data.StructLayout({"missing": granule_width(parameters), "head": 1, "tail": 1})
+
+
+class Trackers(wiring.Component):
+    """``n_tracker`` open messages: look up, open, account, close; and find those that fell silent.
+
+    ``match`` and ``overlap`` are combinational. ``row`` and ``progress`` are those of the ``index``
+    of the cycle before. Of ``open``, ``touch``, ``mark`` and ``close`` one may be high in a cycle, but
+    ``touch`` may be with ``open`` or alone.
+
+    Members
+    -------
+    name, region, start, end : In
+        Of a datagram's message; ``start`` and ``end``, its first and last octet, count from the region's base.
+    match : Out(n_tracker)
+        The tracker that holds ``name``.
+    overlap : Out(n_tracker)
+        Trackers of ``region`` that share an octet with ``start`` to ``end``.
+    index : In
+    row, progress : Out
+    free, free_index : Out
+        The lowest free tracker.
+    open, opened, missing, timeout : In
+        Opens ``free_index`` with the row ``opened``, silent for at most ``timeout`` ticks.
+    touch, touch_index, tick : In
+        A segment of ``touch_index`` has been placed at ``tick``.
+    mark, mark_index, newly, head, tail : In
+        ``newly`` more granules, and maybe the first and the last, are valid.
+    complete, complete_index : Out
+        From the cycle after ``mark`` until ``close``: nothing of that message is missing.
+    close, close_index : In
+    expired, expired_index : Out
+        A message that has been silent for its timeout. Withdrawn by ``open``, ``touch`` and ``close``.
+        Found within ``4 * n_tracker`` cycles without those.
+    count : Out
+        Open messages.
+    """
+
+    def __init__(self, parameters: Parameters):
+        self._parameters = parameters
+        n = parameters.n_tracker
+        offset = offset_width(parameters)
+        super().__init__(
+            {
+                "name": In(message_name_layout(parameters)),
+                "region": In(24),
+                "start": In(offset),
+                "end": In(offset),
+                "match": Out(n),
+                "overlap": Out(n),
+                "index": In(range(n)),
+                "row": Out(tracker_layout(parameters)),
+                "progress": Out(progress_layout(parameters)),
+                "free": Out(1),
+                "free_index": Out(range(n)),
+                "open": In(1),
+                "opened": In(tracker_layout(parameters)),
+                "missing": In(granule_width(parameters)),
+                "timeout": In(16),
+                "touch": In(1),
+                "touch_index": In(range(n)),
+                "tick": In(16),
+                "mark": In(1),
+                "mark_index": In(range(n)),
+                "newly": In(9),
+                "head": In(1),
+                "tail": In(1),
+                "complete": Out(1),
+                "complete_index": Out(range(n)),
+                "close": In(1),
+                "close_index": In(range(n)),
+                "expired": Out(1),
+                "expired_index": Out(range(n)),
+                "count": Out(range(n + 1)),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        n = self._parameters.n_tracker
+        name_shape = message_name_layout(self._parameters)
+
+        opened = Signal(n)
+        for i in range(n):
+            name = Signal(name_shape, name=f"name{i}")
+            region = Signal(24, name=f"region{i}")
+            start = Signal.like(self.start, name=f"start{i}")
+            end = Signal.like(self.end, name=f"end{i}")
+            with m.If(self.open & (self.free_index == i)):
+                m.d.sync += [
+                    opened[i].eq(1),
+                    name.eq(self.opened.name),
+                    region.eq(self.opened.stag[8:]),
+                    start.eq(self.opened.start),
+                    end.eq(self.opened.end),
+                ]
+            with m.If(self.close & (self.close_index == i)):
+                m.d.sync += opened[i].eq(0)
+            m.d.comb += [
+                self.match[i].eq(opened[i] & (name.as_value() == self.name.as_value())),
+                self.overlap[i].eq(
+                    opened[i] & (region == self.region) & (start <= self.end) & (self.start <= end)
+                ),
+            ]
+        with m.If(self.open):
+            m.d.sync += self.count.eq(self.count + 1)
+        with m.Elif(self.close):
+            m.d.sync += self.count.eq(self.count - 1)
+
+        m.d.comb += [self.free_index.eq(lowest_set(~opened)), self.free.eq(~opened.all())]
+
+        m.submodules.rows = rows = memory.Memory(
+            shape=tracker_layout(self._parameters), depth=n, init=[]
+        )
+        row_read = rows.read_port()
+        row_write = rows.write_port()
+        m.d.comb += [
+            row_read.addr.eq(self.index),
+            self.row.eq(row_read.data),
+            row_write.addr.eq(self.free_index),
+            row_write.data.eq(self.opened),
+            row_write.en.eq(self.open),
+        ]
+
+        m.submodules.progresses = progresses = memory.Memory(
+            shape=progress_layout(self._parameters), depth=n, init=[]
+        )
+        progress_read = progresses.read_port()
+        before = progresses.read_port(domain="comb")
+        progress_write = progresses.write_port()
+        after = Signal(progress_layout(self._parameters))
+        m.d.comb += [
+            progress_read.addr.eq(self.index),
+            self.progress.eq(progress_read.data),
+            before.addr.eq(self.mark_index),
+            after.missing.eq(before.data.missing - self.newly),
+            after.head.eq(before.data.head | self.head),
+            after.tail.eq(before.data.tail | self.tail),
+            progress_write.en.eq(self.open | self.mark),
+            progress_write.addr.eq(Mux(self.open, self.free_index, self.mark_index)),
+            progress_write.data.missing.eq(Mux(self.open, self.missing, after.missing)),
+            progress_write.data.head.eq(~self.open & after.head),
+            progress_write.data.tail.eq(~self.open & after.tail),
+        ]
+        with m.If(self.close):
+            m.d.sync += self.complete.eq(0)
+        with m.If(self.mark):
+            m.d.sync += [
+                self.complete.eq((after.missing == 0) & after.head & after.tail),
+                self.complete_index.eq(self.mark_index),
+            ]
+
+        self._find_expired(m, opened)
+        return m
+
+    def _find_expired(self, m, opened):
+        n = self._parameters.n_tracker
+        m.submodules.touched = touched = memory.Memory(shape=16, depth=n, init=[])
+        touched_read = touched.read_port()
+        touched_write = touched.write_port()
+        m.submodules.timeouts = timeouts = memory.Memory(shape=16, depth=n, init=[])
+        timeouts_read = timeouts.read_port()
+        timeouts_write = timeouts.write_port()
+        scan = Signal(range(n))
+        age = Signal(16)
+        timeout = Signal(16)
+        m.d.comb += [
+            touched_read.addr.eq(scan),
+            timeouts_read.addr.eq(scan),
+            touched_write.addr.eq(Mux(self.open, self.free_index, self.touch_index)),
+            touched_write.data.eq(self.tick),
+            touched_write.en.eq(self.open | self.touch),
+            timeouts_write.addr.eq(self.free_index),
+            timeouts_write.data.eq(self.timeout),
+            timeouts_write.en.eq(self.open),
+            self.expired_index.eq(scan),
+        ]
+        m.d.sync += [age.eq(self.tick - touched_read.data), timeout.eq(timeouts_read.data)]
+
+        # What has been read of a tracker before an open, touch or close may be of the past after it.
+        changes = self.open | self.touch | self.close
+        with m.FSM(name="scan"):
+            with m.State("READ"):
+                with m.If(~changes):
+                    m.next = "AGE"
+            with m.State("AGE"):
+                m.next = "COMPARE"
+                with m.If(changes):
+                    m.next = "READ"
+            with m.State("COMPARE"):
+                m.next = "READ"
+                with m.If(~changes):
+                    with m.If(opened.bit_select(scan, 1) & (age >= timeout)):
+                        m.d.sync += self.expired.eq(1)
+                        m.next = "EXPIRED"
+                    with m.Else():
+                        m.d.sync += scan.eq(scan + 1)
+            with m.State("EXPIRED"):
+                with m.If(changes):
+                    m.d.sync += self.expired.eq(0)
+                    m.next = "READ"

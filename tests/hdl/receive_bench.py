@@ -1,0 +1,152 @@
+"""Drivers for the receive side's benches: host memory behind a write client, streams with stalls."""
+
+import os
+import random
+from collections import deque
+
+from amaranth.sim import Simulator
+
+__all__ = ["HostMemory", "make_rng", "payload_words", "put_stream", "run", "take"]
+
+
+def make_rng(default):
+    """A generator whose seed is printed, and can be set by the environment variable SEED."""
+    seed = int(os.environ.get("SEED", default))
+    print(f"SEED={seed}")
+    return random.Random(seed)
+
+
+def run(dut, *testbenches, background=(), max_cycles=100_000):
+    """Simulate until all ``testbenches`` end. Fails if that takes more than ``max_cycles``."""
+    simulator = Simulator(dut)
+    simulator.add_clock(1e-6)
+    for testbench in testbenches:
+        simulator.add_testbench(testbench)
+    for testbench in background:
+        simulator.add_testbench(testbench, background=True)
+
+    async def watchdog(ctx):
+        await ctx.delay(max_cycles * 1e-6)
+        raise AssertionError(f"still running after {max_cycles} cycles")
+
+    simulator.add_testbench(watchdog, background=True)
+    simulator.run()
+
+
+async def put_stream(ctx, stream, items, rng=None, stall=0.0):
+    """Give ``items`` to a stream, pausing before each with probability ``stall``."""
+    for item in items:
+        while stall and rng.random() < stall:
+            await ctx.tick()
+        ctx.set(stream.payload, item)
+        ctx.set(stream.valid, 1)
+        await ctx.tick().until(stream.ready)
+        ctx.set(stream.valid, 0)
+
+
+async def take(ctx, stream, rng=None, stall=0.0):
+    """The next item of a stream."""
+    while stall and rng.random() < stall:
+        await ctx.tick()
+    ctx.set(stream.ready, 1)
+    (item,) = await ctx.tick().sample(stream.payload).until(stream.valid)
+    ctx.set(stream.ready, 0)
+    return item
+
+
+def payload_words(octets, offset, rng):
+    """Beats that carry ``octets`` from position ``offset`` on, with noise around."""
+    padded = rng.randbytes(offset) + octets
+    padded += rng.randbytes(-len(padded) % 8)
+    count = len(padded) // 8
+    return [
+        {
+            "data": int.from_bytes(padded[8 * i : 8 * i + 8], "little"),
+            "count": 8,
+            "last": i == count - 1,
+            "error": 0,
+        }
+        for i in range(count)
+    ]
+
+
+class HostMemory:
+    """What a write client has written: octets by address. Checks the client's side of the rules.
+
+    ``delay()`` gives the cycles from a burst's last word to its answer. Nothing is visible before the
+    answer. ``written`` counts how often each octet was written, ``answered`` all of them.
+    """
+
+    def __init__(self, client, rng, stall=0.0, delay=lambda: 3):
+        self.client = client
+        self.rng = rng
+        self.stall = stall
+        self.delay = delay
+        self.octets = {}
+        self.written = {}
+        self.answered = 0
+        self.bursts = deque()
+        self.answers = deque()
+        self.unanswered = 0
+        self.max_unanswered = 0
+        self.beats = 0
+        self.cycle = 0
+
+    def read(self, address, length):
+        """Octets, None where nothing was written."""
+        return [self.octets.get(address + i) for i in range(length)]
+
+    async def serve(self, ctx):
+        client = self.client
+        waiting = deque()
+        position = 0
+        octets = {}
+        while True:
+            bursts_ready = self.rng.random() >= self.stall
+            beats_ready = self.rng.random() >= self.stall
+            ctx.set(client.bursts.ready, bursts_ready)
+            ctx.set(client.beats.ready, beats_ready)
+            done = bool(self.answers and self.answers[0][0] <= self.cycle)
+            ctx.set(client.done, done)
+            if done:
+                _, octets = self.answers.popleft()
+                self.octets.update(octets)
+                self.answered += len(octets)
+                self.unanswered -= 1
+            _, _, burst_valid, burst, beat_valid, beat = await ctx.tick().sample(
+                client.bursts.valid,
+                client.bursts.payload,
+                client.beats.valid,
+                client.beats.payload,
+            )
+            self.cycle += 1
+            if burst_valid and bursts_ready:
+                address, beats = burst.address, burst.beats
+                assert address % 8 == 0, f"burst address {address:#x}"
+                assert address // 4096 == (address + 8 * beats) // 4096, (
+                    f"burst of {beats + 1} words at {address:#x} crosses a page"
+                )
+                self.bursts.append((address, beats))
+                self.unanswered += 1
+                self.max_unanswered = max(self.max_unanswered, self.unanswered)
+            if beat_valid and beats_ready:
+                waiting.append((beat.data, beat.strobe, beat.last))
+                self.beats += 1
+            while waiting and self.bursts:
+                address, beats = self.bursts[0]
+                data, strobe, last = waiting.popleft()
+                assert last == (position == beats), (
+                    f"last is {last} in word {position} of {beats + 1} at {address:#x}"
+                )
+                for lane in range(8):
+                    if strobe >> lane & 1:
+                        octet_address = address + 8 * position + lane
+                        octets[octet_address] = data >> 8 * lane & 0xFF
+                        self.written[octet_address] = self.written.get(octet_address, 0) + 1
+                position += 1
+                if last:
+                    self.bursts.popleft()
+                    position = 0
+                    earliest = self.answers[-1][0] + 1 if self.answers else 0
+                    self.answers.append((max(earliest, self.cycle + self.delay()), octets))
+                    octets = {}

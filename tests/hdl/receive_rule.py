@@ -1,0 +1,303 @@
+"""Sections 3 to 5 of the device behaviour in plain Python, for the benches of the receive side.
+
+Written from the page, item by item, and from nothing else.
+"""
+
+from dataclasses import dataclass, field
+
+from uwarp.contract import Access, Counter, CqeFlag, QpState, Status
+
+__all__ = ["Completed", "Region", "Rule"]
+
+WRITE, SEND, SEND_SE, RECORD, SEND_IMM = 0x0, 0x3, 0x5, 0xC, 0xE
+
+
+@dataclass
+class Region:
+    valid: int = 1
+    mapped: int = 0
+    access: int = int(Access.LOCAL_WRITE | Access.REMOTE_WRITE)
+    key: int = 0
+    pd: int = 1
+    granule_log2: int = 6
+    base_to: int = 0
+    length: int = 0
+    dma_addr: int = 0
+    map_addr: int = 0
+    map_base: int = 0
+
+    def row(self):
+        return dict(vars(self))
+
+    def holds(self, start, length):
+        return self.base_to <= start and start + length <= self.base_to + self.length
+
+
+@dataclass
+class Completed:
+    """A CQE, and how many octets of payload and of map must be in memory before it."""
+
+    cq: int
+    cqe: dict
+    after: int
+    after_map: int
+
+
+@dataclass
+class Message:
+    name: tuple
+    region: Region
+    stag: int
+    base: int
+    mlen: int
+    cq: int
+    timeout: int
+    opener: dict
+    valid: set = field(default_factory=set)
+    tick: int = 0
+
+    def granule(self, octet):
+        return octet - self.region.base_to >> self.region.granule_log2
+
+    @property
+    def first(self):
+        return self.granule(self.base)
+
+    @property
+    def last(self):
+        return self.granule(self.base + self.mlen - 1)
+
+    def octets_of(self, number):
+        """The message's octets in a granule."""
+        size = 1 << self.region.granule_log2
+        start = self.region.base_to + number * size
+        return max(start, self.base), min(start + size, self.base + self.mlen)
+
+
+class Rule:
+    """``datagram`` takes one and appends to ``outcomes`` (Counter) and ``completed``; ``memory`` and
+    ``map_memory`` are what ends up where. ``full`` are the CQs without a free slot."""
+
+    def __init__(self, parameters, qps, regions, receives=None, full=()):
+        self.parameters = parameters
+        self.qps = qps
+        self.regions = regions
+        self.receives = receives or {}
+        self.consumed = {}
+        self.full = full
+        self.trackers = [None] * parameters.n_tracker
+        self.closed = {}
+        self.outcomes = []
+        self.completed = []
+        self.memory = {}
+        self.map_memory = {}
+        self.placed_octets = 0
+        self.map_octets = 0
+
+    def datagram(self, d, payload, tick=0):
+        self.outcomes.append(self._outcome(d, payload, tick))
+
+    def _outcome(self, d, payload, tick):
+        qp = self.qps[d["qpn"]]
+        if qp["state"] not in (QpState.RTR, QpState.RTS):
+            return Counter.DROP_QP_STATE
+        if not qp["opcodes"] >> d["opcode"] & 1:
+            return Counter.DROP_QP_OPCODE
+        if d["opcode"] == WRITE:
+            return self._write(d, payload, qp)
+        if d["opcode"] == RECORD:
+            return self._record(d, payload, qp, tick)
+        return self._send(d, payload, qp, tick)
+
+    def _send(self, d, payload, qp, tick):
+        if d["qn"]:
+            return Counter.DROP_UNTAGGED_QN
+        if d["mo"] + len(payload) > d["mlen"]:
+            return Counter.DROP_MESSAGE_LENGTH
+        if len(payload) != d["mlen"]:
+            return Counter.DROP_SEND_SEGMENTED
+        name = self._name(d)
+        if self._is_closed(name, "send", qp, tick):
+            return Counter.DROP_LATE
+        posted = self.receives.get(d["qpn"], [])
+        index = self.consumed.get(d["qpn"], 0)
+        if index >= len(posted):
+            return Counter.DROP_NO_RECEIVE
+        if qp["recv_cq"] in self.full:
+            return Counter.DROP_CQ_FULL
+        sge = posted[index]
+        region = self._region(sge["lkey"])
+        allowed = (
+            region is not None
+            and region.valid
+            and region.key == sge["lkey"] & 0xFF
+            and region.pd == qp["pd"]
+            and region.access & Access.LOCAL_WRITE
+            and region.holds(sge["addr"], sge["length"])
+        )
+        if payload and sge["length"] and not allowed:
+            self.consumed[d["qpn"]] = index + 1
+            self._complete(d, qp, status=Status.LOC_PROT_ERR, wqe_index=index, valid=0)
+            return Counter.DROP_RECEIVE_PROTECTION
+        if d["mlen"] > sge["length"]:
+            return Counter.DROP_RECEIVE_SHORT
+        self.consumed[d["qpn"]] = index + 1
+        if payload:
+            self._place(region, sge["addr"], payload)
+        self._complete(d, qp, wqe_index=index, valid=len(payload))
+        self._remember(name, "send", tick)
+        return Counter.RX_PLACED
+
+    def _write(self, d, payload, qp):
+        if not payload:
+            return Counter.RX_PLACED
+        region = self._region(d["stag"])
+        reason = self._stag(region, d["stag"], qp)
+        if reason:
+            return reason
+        if d["to"] + len(payload) > 1 << 64:
+            return Counter.DROP_TO_WRAP
+        if not region.holds(d["to"], len(payload)):
+            return Counter.DROP_BOUNDS
+        self._place(region, d["to"], payload)
+        return Counter.RX_PLACED
+
+    def _record(self, d, payload, qp, tick):
+        mlen, mo, base = d["mlen"], d["mo"], d["to"] - d["mo"]
+        if mo + len(payload) > mlen:
+            return Counter.DROP_MESSAGE_LENGTH
+        region = self._region(d["stag"])
+        if mlen:
+            reason = self._stag(region, d["stag"], qp)
+            if reason:
+                return reason
+            if base < 0 or base + mlen > 1 << 64:
+                return Counter.DROP_TO_WRAP
+            if not region.holds(base, mlen):
+                return Counter.DROP_BOUNDS
+        name = self._name(d)
+        is_open = next((t for t in self.trackers if t and t.name == name), None)
+        if is_open:
+            if (is_open.stag, is_open.base, is_open.mlen) != (d["stag"], base, mlen):
+                return Counter.DROP_RECORD_MISMATCH
+            self._place(region, d["to"], payload)
+            self._mark(is_open, d, payload, tick)
+            return Counter.RX_PLACED
+        if self._is_closed(name, "record", qp, tick):
+            return Counter.DROP_LATE
+        if mlen and region.mapped:
+            for other in list(self.trackers):
+                if (
+                    other
+                    and other.region is region
+                    and other.base < base + mlen
+                    and base < other.base + other.mlen
+                ):
+                    self._close(other, Status.PARTIAL, tick)
+        if qp["recv_cq"] in self.full:
+            return Counter.DROP_CQ_FULL
+        if payload:
+            self._place(region, d["to"], payload)
+        if len(payload) == mlen:
+            self._complete(d, qp, valid=mlen, base_to=d["to"] - mo, stag=d["stag"])
+            self._remember(name, "record", tick)
+        elif region.mapped and None in self.trackers:
+            message = Message(
+                name, region, d["stag"], base, mlen, qp["recv_cq"], qp["timeout"], d, tick=tick
+            )
+            self.trackers[self.trackers.index(None)] = message
+            self._mark(message, d, payload, tick)
+        else:
+            flags = CqeFlag.SEGMENT
+            flags |= CqeFlag.HEAD if mo == 0 else 0
+            flags |= CqeFlag.TAIL if mo + len(payload) == mlen else 0
+            self._complete(
+                d, qp, flags=flags, valid=len(payload), base_to=d["to"], stag=d["stag"]
+            )
+        return Counter.RX_PLACED
+
+    def _stag(self, region, stag, qp):
+        if region is None or not region.valid:
+            return Counter.DROP_STAG_INVALID
+        if region.key != stag & 0xFF:
+            return Counter.DROP_STAG_KEY
+        if region.pd != qp["pd"]:
+            return Counter.DROP_STAG_PD
+        if not region.access & Access.REMOTE_WRITE:
+            return Counter.DROP_STAG_ACCESS
+        return None
+
+    def _region(self, stag):
+        index = stag >> 8
+        return self.regions[index] if index < len(self.regions) else None
+
+    def _name(self, d):
+        return d["qpn"], d["source_ip"], d["source_port"], d["msn"]
+
+    def _closed_row(self, name):
+        return (name[3] ^ name[0] << 4) % self.parameters.n_closed
+
+    def _is_closed(self, name, kind, qp, tick):
+        known, when = self.closed.get(self._closed_row(name), (None, 0))
+        return known == (name, kind) and tick - when < qp["timeout"]
+
+    def _remember(self, name, kind, tick):
+        self.closed[self._closed_row(name)] = ((name, kind), tick)
+
+    def _place(self, region, start, payload):
+        address = region.dma_addr + start - region.base_to & (1 << 64) - 1
+        for i, octet in enumerate(payload):
+            self.memory[address + i] = octet
+        self.placed_octets += len(payload)
+
+    def _mark(self, message, d, payload, tick):
+        message.tick = tick
+        start, stop = d["to"], d["to"] + len(payload)
+        for number in range(message.first, message.last + 1):
+            low, high = message.octets_of(number)
+            if start <= low and high <= stop:
+                message.valid.add(number)
+        if len(message.valid) == message.last - message.first + 1:
+            self._close(message, Status.SUCCESS, tick)
+
+    def expire(self, tick):
+        for message in list(self.trackers):
+            if message and tick - message.tick >= message.timeout:
+                self._close(message, Status.PARTIAL, tick)
+
+    def _close(self, message, status, tick):
+        self.trackers[self.trackers.index(message)] = None
+        octets = {}
+        for number in range(message.first // 8, message.last // 8 + 1):
+            octets[number] = sum(1 << i for i in range(8) if 8 * number + i in message.valid)
+        for number in range(message.first // 8 + 1, message.last // 8):
+            self.map_memory[message.region.map_addr + number] = octets[number]
+            self.map_octets += 1
+        valid = sum(high - low for low, high in map(message.octets_of, message.valid))
+        self._complete(
+            message.opener,
+            {"recv_cq": message.cq},
+            status=status,
+            flags=CqeFlag.MAPPED,
+            valid=valid,
+            base_to=message.base,
+            stag=message.stag,
+            head_map=octets[message.first // 8],
+            tail_map=octets[message.last // 8],
+        )
+        self._remember(message.name, "record", tick)
+
+    def _complete(self, d, qp, status=Status.SUCCESS, flags=0, **fields):
+        flags |= CqeFlag.RECEIVE
+        defined = d["opcode"] in (RECORD, SEND_IMM)
+        if defined and d["immediate_valid"]:
+            flags |= CqeFlag.IMMEDIATE
+            fields["immediate"] = d["immediate"]
+        if d["opcode"] == SEND_SE or (defined and d["solicited"]):
+            flags |= CqeFlag.SOLICITED
+        for name in ("opcode", "qpn", "msn", "mlen", "source_ip", "source_port"):
+            fields[name] = d[name]
+        fields |= {"status": int(status), "flags": int(flags)}
+        self.completed.append(
+            Completed(qp["recv_cq"], fields, self.placed_octets, self.map_octets)
+        )
