@@ -1,8 +1,8 @@
 """The NIC as one Verilog file, for Verilator and for the vendors' tools.
 
 Its ports have the flattened names of ``Nic``'s members: ``clk``, ``rst``, ``rx__payload``,
-``rx__valid``, ``bus__awaddr``, ``dma__awaddr``, ``irq`` and so on. The text depends on the parameters
-only.
+``rx__valid``, ``bus__awaddr``, ``dma__awaddr``, ``irq`` and so on. The text depends on the
+parameters only.
 """
 
 import argparse
