@@ -63,8 +63,9 @@ ATOMIC_REQUEST = AtomicRequest(
     compare_mask=0xFFFF_FFFF_FFFF_FFF0,
 )
 
-# Message, its segment's octets, and the four octets of CRC behind them. The octets were put together
-# by hand from RFC 5040, RFC 5041, RFC 7306 and the wire format, the CRCs by another implementation.
+# Message, its segment's octets, and the four octets of CRC behind them. The octets were put
+# together by hand from RFC 5040, RFC 5041, RFC 7306 and the wire format, the CRCs by another
+# implementation.
 VECTORS = [
     (
         Segment(
@@ -273,7 +274,7 @@ def test_terminate_is_in_rfc_order() -> None:
     with pytest.raises(SegmentError, match="3 octets"):
         Terminate.decode(b"\x12\x05\xc0")
     for layer, etype, code in (16, 0, 0), (0, -1, 0), (0, 0, 256):
-        with pytest.raises(ValueError, match="is (16|-1|256); it takes"):
+        with pytest.raises(ValueError, match=r"is (16|-1|256); it takes"):
             Terminate(layer=layer, etype=etype, code=code).encode()
 
 
