@@ -399,8 +399,8 @@ def named_cases():
     yield "P7 other IP", good(ip={"dst": "10.0.0.2"}), Counter.DROP_IP_FILTER
     yield "P7 multicast IP", good(ip={"dst": "224.0.0.1"}), Counter.DROP_IP_FILTER
     yield "P7 broadcast IP", good(ip={"dst": "255.255.255.255"}), Counter.RX_MANAGEMENT
-    arp = Ether(dst="ff:ff:ff:ff:ff:ff") / ARP()
-    yield "ARP", bytes(arp).ljust(60, b"\0"), Counter.RX_MANAGEMENT
+    arp_frame = bytes(Ether(dst="ff:ff:ff:ff:ff:ff") / ARP()).ljust(60, b"\0")
+    yield "ARP", arp_frame, Counter.RX_MANAGEMENT
     tagged = Ether(dst=OUR_MAC) / Dot1Q(vlan=5) / Ether(base)[IP]
     yield "P8 VLAN", bytes(tagged), Counter.RX_MANAGEMENT
     yield "P6 version 6", with_ip_sum(patched(base, {14: b"\x65"})), Counter.DROP_IP_HEADER
@@ -418,6 +418,10 @@ def named_cases():
     yield "reserved flag", good(ip={"flags": "evil"}), None
     yield "ICMP", good(ip={"proto": 1}), Counter.RX_MANAGEMENT
     yield "TCP over 20 octets", good(ip={"proto": 6, "len": 20}), Counter.RX_MANAGEMENT
+    bare = good(ip={"proto": 6, "len": 20})
+    yield "P13 an IP header and no more", bare[:34], Counter.RX_MANAGEMENT
+    yield "P13 one octet less", bare[:33], Counter.DROP_IP_HEADER
+    yield "P13 an Ethernet header and no more", arp_frame[:14], Counter.RX_MANAGEMENT
     yield "P4 total 19", ip_lengths(base, 19, 8), Counter.DROP_IP_HEADER
     yield "P4 total 20", ip_lengths(base, 20, 8), Counter.DROP_UDP_LENGTH
     yield "P4 total 27", ip_lengths(base, 27, 8), Counter.DROP_UDP_LENGTH
