@@ -1,13 +1,15 @@
-"""AXI4 memory for Amaranth's simulator: the other side of ``Axi4Signature`` or of a half of it.
+"""AXI4 memory and AXI4-Lite manager for Amaranth's simulator: the other sides of the NIC's buses.
 
-It checks what a manager owes to it (Arm IHI 0022: A3.2.1 valid and payload held, A3.4.1 4 KiB
-pages, burst length against ``wlast``), stalls at random and answers in order.
+The memory checks what a manager owes to it (Arm IHI 0022: A3.2.1 valid and payload held, A3.4.1
+4 KiB pages, burst length against ``wlast``), stalls at random and answers in order.
 """
 
 from __future__ import annotations
 
 import random
 from collections import deque
+
+from uwarp.contract import Register, counter_address
 
 PAGE = 4096
 
@@ -172,6 +174,72 @@ class AxiMemory:
                 await until(ctx, self.bus.rready)
                 ctx.set(self.bus.rvalid, 0)
             self._reads.popleft()
+
+
+class AxiLite:
+    """AXI4-Lite manager that stalls, and lets data come before or after the address."""
+
+    def __init__(self, bus, rng, stall=0.3):
+        self.bus = bus
+        self.rng = rng
+        self.stall = stall
+
+    async def _offer(self, ctx, pending, latest):
+        """Raise each valid at its own random time and drop it when it is taken."""
+        delays = {name: self.rng.randint(0, latest) for name in pending}
+        while pending:
+            for name in pending:
+                if delays[name] <= 0:
+                    ctx.set(getattr(self.bus, f"{name}valid"), 1)
+                delays[name] -= 1
+            signals = [
+                signal
+                for name in pending
+                for signal in (
+                    getattr(self.bus, f"{name}valid"),
+                    getattr(self.bus, f"{name}ready"),
+                )
+            ]
+            _, _, *values = await ctx.tick().sample(*signals)
+            for index, name in reversed(list(enumerate(pending))):
+                if values[2 * index] and values[2 * index + 1]:
+                    ctx.set(getattr(self.bus, f"{name}valid"), 0)
+                    pending.pop(index)
+
+    async def _answer(self, ctx, valid, ready, *values):
+        while self.rng.random() < self.stall:
+            await ctx.tick()
+        ctx.set(ready, 1)
+        sampled = await until(ctx, valid, *values)
+        ctx.set(ready, 0)
+        return sampled
+
+    async def write(self, ctx, address, data, strobe=0xF):
+        ctx.set(self.bus.awaddr, address)
+        ctx.set(self.bus.wdata, data)
+        ctx.set(self.bus.wstrb, strobe)
+        await self._offer(ctx, ["aw", "w"], round(10 * self.stall))
+        (response,) = await self._answer(ctx, self.bus.bvalid, self.bus.bready, self.bus.bresp)
+        assert response == 0
+
+    async def read(self, ctx, address):
+        ctx.set(self.bus.araddr, address)
+        await self._offer(ctx, ["ar"], round(10 * self.stall))
+        response, data = await self._answer(
+            ctx, self.bus.rvalid, self.bus.rready, self.bus.rresp, self.bus.rdata
+        )
+        assert response == 0
+        return data
+
+    async def read_counter(self, ctx, counter):
+        low = await self.read(ctx, counter_address(counter))
+        return low | await self.read(ctx, counter_address(counter) + 4) << 32
+
+    async def command(self, ctx, table, row, value):
+        for index in range(16):
+            await self.write(ctx, Register.TABLE_DATA.at(index), value >> 32 * index & 0xFFFFFFFF)
+        await self.write(ctx, Register.TABLE_SELECT.address, table << 16 | row)
+        await self.write(ctx, Register.TABLE_COMMAND.address, self.rng.getrandbits(32))
 
 
 def watchdog(cycles: int):
