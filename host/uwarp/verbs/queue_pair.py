@@ -152,6 +152,10 @@ class _Ring:
         Requests before it have completed too, unsignalled.
         """
         index = self.consumer + (low_index - self.consumer & 0xFFFF) & 0xFFFF_FFFF
+        if index not in self.requests:
+            raise refuse(
+                f"the device completed request {low_index}, which is not posted", errno.EIO
+            )
         wr_id = self.requests[index][0]
         while self.consumer != index + 1 & 0xFFFF_FFFF:
             del self.requests[self.consumer]
@@ -321,9 +325,9 @@ class QP(Resource):
         with IBV_WC_WR_FLUSH_ERR, and messages that were open complete as partial first.
         """
         self._check_open()
-        known = e.IBV_QP_STATE | e.IBV_QP_PATH_MTU | e.IBV_QP_TIMEOUT
+        known = int(e.IBV_QP_STATE | e.IBV_QP_PATH_MTU | e.IBV_QP_TIMEOUT)
         if attr_mask & ~known:
-            raise refuse(f"attr_mask is {attr_mask:#x}; it takes bits of {int(known):#x}")
+            raise refuse(f"attr_mask is {attr_mask:#x}; it takes bits of {known:#x}")
         self._set(
             QPAttr(
                 port_num=attr.port_num,

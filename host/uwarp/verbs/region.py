@@ -205,9 +205,7 @@ class MR(Resource):
 
 
 def _check_access(access: int) -> None:
-    known = 0
-    for flag in ibv_access_flags:
-        known |= flag
+    known = sum(int(flag) for flag in ibv_access_flags)
     if access & ~known:
         raise refuse(f"access is {access:#x}; it takes bits of {known:#x}")
     if access & IBV_ACCESS_REMOTE_WRITE and not access & IBV_ACCESS_LOCAL_WRITE:
