@@ -239,7 +239,7 @@ def test_context_attributes(pair: Pair) -> None:
     ],
 )
 def test_context_refuses(options: dict[str, object]) -> None:
-    with open_link("model", parameters=SMALL) as link, refused(errno.EINVAL):  # type: ignore[attr-defined]
+    with open_link("model", parameters=SMALL) as link, refused(errno.EINVAL):
         Context(device=link.devices[0], **{"mac": MACS[0], "ipv4": IPS[0], **options})
 
 
@@ -256,7 +256,7 @@ def test_context_wants_the_magic() -> None:
 
 def test_context_waits_for_the_reset() -> None:
     """STATUS.BUSY stands for a while after a reset, and nothing else is touched meanwhile."""
-    with open_link("model", parameters=SMALL) as link:  # type: ignore[attr-defined]
+    with open_link("model", parameters=SMALL) as link:
         device = link.devices[0]
         busy = 3
 

@@ -7,7 +7,8 @@ validity.
 """
 
 from .addressing import AH, GID, AHAttr, GlobalRoute
-from .completion import CQ, WC, CompChannel
+from .attributes import QPAttr, QPCap, QPInitAttr
+from .completion import CQ, CompChannel
 from .context import PD, Context, DeviceAttr, PortAttr
 from .enums import *  # noqa: F403
 from .enums import __all__ as _enums
@@ -19,10 +20,11 @@ from .errors import (
     VerbsRDMAError,
     VerbsUserError,
 )
-from .queue_pair import QP, QPAttr, QPCap, QPInitAttr
+from .queue_pair import QP
 from .region import MR
 from .validity import Validity
 from .work import SGE, RecvWR, SendWR
+from .work_completion import WC
 
 __all__ = [
     "AH",

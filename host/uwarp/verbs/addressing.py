@@ -15,8 +15,8 @@ from .errors import VerbsUserError, refuse
 from .lifetime import Resource
 
 if TYPE_CHECKING:
-    from .completion import WC
     from .context import PD
+    from .work_completion import WC
 
 __all__ = ["AH", "GID", "AHAttr", "GlobalRoute"]
 

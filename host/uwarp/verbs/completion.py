@@ -1,72 +1,22 @@
-"""CQ and what it yields, WC; CompChannel for those who wait instead of polling."""
+"""CQ, and CompChannel for those who wait instead of polling."""
 
 from __future__ import annotations
 
 import errno
 import time
 from collections import deque
-from dataclasses import dataclass
 from types import SimpleNamespace
 
 from uwarp.contract import CQ_ENTRY, CQE, Doorbell, Register, Table
 
 from .context import Context
-from .enums import ibv_wc_opcode, ibv_wc_status
 from .errors import refuse
 from .lifetime import Resource
 from .memory import Memory
-from .validity import Validity
+from .translate import completion
+from .work_completion import WC
 
-__all__ = ["CQ", "WC", "CompChannel"]
-
-
-@dataclass(slots=True)
-class WC:
-    """A work completion.
-
-    Attributes
-    ----------
-    wr_id : of the work request; 0 for a Write-Record that arrived, which took none.
-    status : IBV_WC_SUCCESS, IBV_WC_PARTIAL (a Write-Record of which octets are missing) or an
-        error.
-    opcode : ibv_wc_opcode
-    byte_len : octets that arrived and are valid; of a send, octets sent.
-    qp_num : our QP, by its UDP port.
-    src_qp, src_ip : the sender's UDP port and IPv4 address; 0 and None for a send.
-    imm_data : if ``wc_flags`` has IBV_WC_WITH_IMM.
-    msn : message sequence number; the sender's count of its messages.
-    message_length : octets of the whole message.
-    stag, remote_addr : target of a tagged message: region, and address of the first octet spoken
-        of.
-    segment : the completion speaks of one datagram of a longer message; ``head`` and ``tail`` say
-        whether it holds the message's first and last octet.
-    solicited : the sender asked for an event.
-    time : of completion, in cycles of the device's clock.
-    validity : which of the octets spoken of are valid; only for a Write-Record that arrived, in a
-        region that is still open. Taken when the completion is polled, so poll before the region's
-        same octets are written again.
-    """
-
-    wr_id: int = 0
-    status: ibv_wc_status = ibv_wc_status.IBV_WC_SUCCESS
-    opcode: ibv_wc_opcode = ibv_wc_opcode.IBV_WC_SEND
-    vendor_err: int = 0
-    byte_len: int = 0
-    qp_num: int = 0
-    src_qp: int = 0
-    src_ip: str | None = None
-    imm_data: int = 0
-    wc_flags: int = 0
-    msn: int = 0
-    message_length: int = 0
-    stag: int = 0
-    remote_addr: int = 0
-    segment: bool = False
-    head: bool = False
-    tail: bool = False
-    solicited: bool = False
-    time: int = 0
-    validity: Validity | None = None
+__all__ = ["CQ", "CompChannel"]
 
 
 class CompChannel(Resource):
@@ -219,7 +169,7 @@ class CQ(Resource):
             self._consumer = self._consumer + 1 & 0xFFFF_FFFF
             qp = self.context._qps.get(entry.qpn)
             if qp is not None:
-                self._waiting.append(qp._completion(entry))
+                self._waiting.append(completion(qp, entry))
         if self._consumer != before:
             self.context._ring_doorbell(Doorbell.CQ_CONSUMER, self._row, self._consumer)
 

@@ -1,0 +1,58 @@
+"""What a QP is made with, and what may change while it lives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from . import enums as e
+from .completion import CQ
+
+__all__ = ["QPAttr", "QPCap", "QPInitAttr"]
+
+
+@dataclass
+class QPCap:
+    """Sizes of a QP's queues. The device takes one SGE a request, and no inline data."""
+
+    max_send_wr: int = 1
+    max_recv_wr: int = 10
+    max_send_sge: int = 1
+    max_recv_sge: int = 1
+    max_inline_data: int = 0
+
+
+@dataclass
+class QPInitAttr:
+    """What a QP is made with. ``scq`` and ``rcq``, which may be the same, are required."""
+
+    qp_type: int = e.IBV_QPT_UD
+    qp_context: object = None
+    scq: CQ | None = None
+    rcq: CQ | None = None
+    srq: object = None
+    cap: QPCap = field(default_factory=QPCap)
+    sq_sig_all: int = 1
+
+    def __post_init__(self) -> None:
+        self.cap = QPCap() if self.cap is None else self.cap
+
+
+@dataclass
+class QPAttr:
+    """What may change while a QP lives.
+
+    Attributes
+    ----------
+    qp_state, cur_qp_state : ibv_qp_state
+    port_num : 1
+    path_mtu : largest IPv4 datagram that it sends, in octets (not an ``ibv_mtu``): 576 to the
+        context's ``mtu``, which None stands for.
+    timeout_us : silence after which a message that misses octets completes as partial, in
+        microseconds. None leaves it as it is; it begins as 1000.
+    """
+
+    qp_state: int = e.IBV_QPS_INIT
+    cur_qp_state: int = e.IBV_QPS_RESET
+    port_num: int = 1
+    path_mtu: int | None = None
+    timeout_us: float | None = None
