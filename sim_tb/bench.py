@@ -1,0 +1,177 @@
+"""The cocotb tests of the whole NIC: each scenario, with and without stalls on every port.
+
+``UWARP_SEED`` sets the seed (1 if unset). ``UWARP_SOAK`` makes the random ones longer.
+"""
+
+import logging
+import os
+import random
+from collections.abc import Awaitable, Callable
+
+import cocotb
+
+from uwarp.wire import Opcode
+
+from . import faults, hosting, receiving, sending
+from .sides import GatewareSide
+from .stage import Stage, host_memories
+
+SOAK = bool(os.environ.get("UWARP_SOAK"))
+SEED = int(os.environ.get("UWARP_SEED", "1"))
+
+_test = cocotb.test(timeout_time=100, timeout_unit="ms")
+_stalls = cocotb.parametrize(stalled=[False, True])
+
+
+async def _play(dut, stalled: bool, scenario: Callable[..., Awaitable[None]], *arguments) -> None:
+    """Set a stage up and run a scenario on it; a failure names the seed."""
+    logging.getLogger("cocotb.uwarp_nic").setLevel(logging.WARNING)
+    memory, model_memory = host_memories(SEED)
+    stalls = random.Random(SEED + 1) if stalled else None
+    nic = await GatewareSide.start(dut, memory, stalls)
+    stage = Stage(nic, model_memory, random.Random(SEED), stalled)
+    try:
+        await stage.set_up()
+        await scenario(stage, *arguments)
+    except BaseException:
+        cocotb.log.error(
+            "%s failed with seed %d; again: UWARP_SEED=%d %spytest tests/test_bench_nic.py",
+            scenario.__name__,
+            SEED,
+            SEED,
+            "UWARP_SOAK=1 " if SOAK else "",
+        )
+        raise
+
+
+def _lengths(stalled: bool, longest: int = 1500) -> list[int]:
+    """All lengths; under stalls, which are slow to simulate, a sample of them."""
+    lengths = range(longest + 1)
+    if not stalled or SOAK:
+        return list(lengths)
+    return random.Random(SEED).sample(lengths, longest // 15)
+
+
+@_test
+@_stalls
+async def write_lengths(dut, stalled):
+    await _play(dut, stalled, receiving.every_length, Opcode.WRITE, _lengths(stalled))
+
+
+@_test
+@_stalls
+async def record_lengths(dut, stalled):
+    await _play(dut, stalled, receiving.every_length, Opcode.WRITE_RECORD, _lengths(stalled))
+
+
+@_test
+@_stalls
+async def send_lengths(dut, stalled):
+    await _play(dut, stalled, receiving.every_length, Opcode.SEND, _lengths(stalled))
+
+
+@_test
+@_stalls
+async def large_messages(dut, stalled):
+    await _play(dut, stalled, receiving.large_messages, 40 if SOAK else 2)
+
+
+@_test
+@_stalls
+async def small_messages(dut, stalled):
+    await _play(dut, stalled, receiving.small_messages, 1000 if SOAK else 10 if stalled else 40)
+
+
+@_test
+@_stalls
+async def received_sends(dut, stalled):
+    await _play(dut, stalled, receiving.received_sends)
+
+
+@_test
+@_stalls
+async def tracker_rules(dut, stalled):
+    await _play(dut, stalled, receiving.tracker_rules)
+
+
+@_test
+@_stalls
+async def wrong_octets_short(dut, stalled):
+    await _play(dut, stalled, faults.wrong_octets, 9)
+
+
+@_test
+@_stalls
+async def wrong_octets_long(dut, stalled):
+    length = 42 + 30 + 1408 + 4
+    count = length if SOAK else 20 if stalled else 120
+    positions = random.Random(SEED).sample(range(length), count)
+    await _play(dut, stalled, faults.wrong_octets, 1408, positions)
+
+
+@_test
+@_stalls
+async def cut_frames(dut, stalled):
+    await _play(dut, stalled, faults.cut_frames, 40)
+
+
+@_test
+@_stalls
+async def flagged_frames(dut, stalled):
+    await _play(dut, stalled, faults.flagged_frames)
+
+
+@_test
+@_stalls
+async def every_reason(dut, stalled):
+    await _play(dut, stalled, faults.every_reason)
+
+
+@_test
+async def overload(dut):
+    await _play(dut, False, faults.overload)
+
+
+@_test
+@_stalls
+async def send_alignments(dut, stalled):
+    lengths = list(range(0, 1500 if SOAK else 260)) + list(range(1390, 1450))
+    lengths += [2815, 2816, 2817, 5000, 8895, 8896, 8897, 20000]
+    if stalled:
+        lengths = [*random.Random(SEED).sample(lengths, 60), 20000]
+    await _play(dut, stalled, sending.lengths_and_alignments, lengths)
+
+
+@_test
+@_stalls
+async def several_senders(dut, stalled):
+    await _play(dut, stalled, sending.several_senders)
+
+
+@_test
+@_stalls
+async def send_errors(dut, stalled):
+    await _play(dut, stalled, sending.send_errors)
+
+
+@_test
+async def identity(dut):
+    await _play(dut, False, hosting.identity)
+
+
+@_test
+@_stalls
+async def interrupts(dut, stalled):
+    await _play(dut, stalled, hosting.interrupts)
+
+
+@_test
+@_stalls
+async def resets(dut, stalled):
+    await _play(dut, stalled, hosting.resets)
+
+
+@_test
+@_stalls
+async def order_of_writes(dut, stalled):
+    await _play(dut, stalled, hosting.order_of_writes)

@@ -1,0 +1,352 @@
+"""A host that drives two NICs alike, and the scoreboard that finds where they differ.
+
+What is written to memory, tables and doorbells, and every frame, goes to both sides.
+:meth:`Twin.check` waits until the gateware has done what the model did, then compares counters,
+memory, completions, frames sent, open messages and the interrupt line.
+"""
+
+from collections import Counter as Multiset
+from types import SimpleNamespace
+
+from uwarp.contract import (
+    CQE,
+    DROPS,
+    RECV_WQE,
+    SEND_WQE,
+    TABLES,
+    Control,
+    Counter,
+    CqeFlag,
+    DeviceStatus,
+    Doorbell,
+    Parameters,
+    Register,
+    Table,
+    counter_address,
+    doorbell_address,
+    outcome_sum,
+    port_rows,
+)
+
+from .memory import HostMemory
+from .sides import Side
+
+__all__ = ["Twin"]
+
+_PATIENCE = 60_000  # cycles without progress before a bench gives up
+_UNTIMED = ~CQE.to_int(time_low=(1 << 31) - 1, time_high=(1 << 16) - 1, phase=1)
+
+
+class _Queue:
+    """Host's view of a completion queue."""
+
+    def __init__(self, address: int, log2: int) -> None:
+        self.address = address
+        self.log2 = log2
+        self.consumer = 0
+
+    @property
+    def octets(self) -> int:
+        return CQE.size << self.log2
+
+    def entries(self, memory: HostMemory) -> list[int]:
+        """The new CQEs, as integers, phase and time included."""
+        found = []
+        for index in range(self.consumer, self.consumer + (1 << self.log2)):
+            place = self.address + CQE.size * (index & (1 << self.log2) - 1)
+            entry = int.from_bytes(memory.read(place, CQE.size), "little")
+            if entry >> CQE.offset("phase") & 1 == index >> self.log2 & 1:
+                break
+            found.append(entry)
+        return found
+
+
+class _Ring:
+    """Host's view of a work queue."""
+
+    def __init__(self, address: int, log2: int) -> None:
+        self.address = address
+        self.log2 = log2
+        self.producer = 0
+
+
+class Twin:
+    """The gateware and the model under one host.
+
+    Parameters
+    ----------
+    nic : the side under test.
+    model : the side that is right.
+    """
+
+    def __init__(self, nic: Side, model: Side, parameters: Parameters) -> None:
+        if nic.memory.octets != model.memory.octets or nic.memory.base != model.memory.base:
+            raise ValueError("the two memories must begin alike")
+        self.nic = nic
+        self.model = model
+        self.parameters = parameters
+        self._sides = (nic, model)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._free = self.model.memory.base
+        self._queues: dict[int, _Queue] = {}
+        self._send_rings: dict[int, _Ring] = {}
+        self._receive_rings: dict[int, _Ring] = {}
+        self._ports_taken: set[tuple[int, int]] = set()
+        self._settled = dict.fromkeys(Counter, 0)
+
+    # Registers, memory and time
+
+    async def write32(self, address: int, value: int) -> None:
+        for side in self._sides:
+            await side.write32(address, value)
+
+    async def read32(self, address: int) -> int:
+        """A register that must read alike on both."""
+        values = [await side.read32(address) for side in self._sides]
+        assert values[0] == values[1], f"register {address:#x}: {values[0]:#x}, not {values[1]:#x}"
+        return values[1]
+
+    async def write_register(self, register: Register, value: int) -> None:
+        await self.write32(register.address, value)
+
+    async def wait(self, cycles: int) -> None:
+        for side in self._sides:
+            await side.wait(cycles)
+
+    def poke(self, address: int, octets: bytes) -> None:
+        """Write both memories."""
+        for side in self._sides:
+            side.memory.write(address, octets)
+
+    def peek(self, address: int, length: int) -> bytes:
+        """Memory of the side under test."""
+        return self.nic.memory.read(address, length)
+
+    def allocate(self, octets: int, alignment: int = 64) -> int:
+        """DMA address of fresh memory."""
+        address = -(-self._free // alignment) * alignment
+        self._free = address + octets
+        self.model.memory.read(address, octets)
+        return address
+
+    # Tables and rings
+
+    async def write_row(self, table: Table, row: int, **fields: int) -> None:
+        structure = TABLES[table]
+        value = structure.to_int(**fields)
+        await self.write_register(Register.TABLE_SELECT, table << 16 | row)
+        for word in range(structure.size // 4):
+            await self.write32(Register.TABLE_DATA.at(word), value >> 32 * word & 0xFFFF_FFFF)
+        await self.write_register(Register.TABLE_COMMAND, 1)
+
+    async def open_port(self, port: int, qpn: int) -> int:
+        """Name ``qpn`` by ``port`` in the first free bank; returns the table's row."""
+        n_qp = self.parameters.n_qp
+        for bank, row in enumerate(port_rows(port, n_qp)):
+            if (bank, row) not in self._ports_taken:
+                self._ports_taken.add((bank, row))
+                row += bank * n_qp
+                await self.write_row(Table.PORT, row, valid=1, port=port, qpn=qpn)
+                return row
+        raise ValueError(f"port {port} has no room in the table")
+
+    async def create_cq(self, cq: int, log2: int) -> None:
+        queue = _Queue(self.allocate(CQE.size << log2), log2)
+        self.poke(queue.address, bytes(queue.octets))
+        self._queues[cq] = queue
+        await self.write_row(Table.CQ, cq, valid=1, log2=log2, addr=queue.address)
+
+    async def create_qp(
+        self, qpn: int, *, sq_log2: int = 6, rq_log2: int = 6, **fields: int
+    ) -> None:
+        """Write a QP's row, with rings of its own."""
+        send = _Ring(self.allocate(SEND_WQE.size << sq_log2), sq_log2)
+        receive = _Ring(self.allocate(RECV_WQE.size << rq_log2), rq_log2)
+        self._send_rings[qpn], self._receive_rings[qpn] = send, receive
+        await self.write_row(
+            Table.QP,
+            qpn,
+            sq_log2=sq_log2,
+            rq_log2=rq_log2,
+            sq_addr=send.address >> 6,
+            rq_addr=receive.address >> 6,
+            **fields,
+        )
+
+    async def post_send(self, qpn: int, *requests: dict[str, int]) -> None:
+        """Put WQEs into the send ring and ring once."""
+        ring = self._send_rings[qpn]
+        for request in requests:
+            self._fill(ring, SEND_WQE.pack(**request))
+        await self._ring(Doorbell.SQ_PRODUCER, qpn, ring)
+
+    async def post_receive(self, qpn: int, *requests: dict[str, int]) -> None:
+        ring = self._receive_rings[qpn]
+        for request in requests:
+            self._fill(ring, RECV_WQE.pack(**request))
+        await self._ring(Doorbell.RQ_PRODUCER, qpn, ring)
+
+    def _fill(self, ring: _Ring, entry: bytes) -> None:
+        self.poke(ring.address + len(entry) * (ring.producer & (1 << ring.log2) - 1), entry)
+        ring.producer += 1
+
+    async def _ring(self, doorbell: Doorbell, page: int, ring: _Ring) -> None:
+        await self.write32(doorbell_address(doorbell, page), ring.producer & 0xFFFF_FFFF)
+
+    async def arm(self, cq: int) -> None:
+        await self.write32(doorbell_address(Doorbell.CQ_ARM, cq), self._queues[cq].consumer)
+
+    def queue_range(self, cq: int) -> range:
+        """DMA addresses of a completion queue's ring."""
+        queue = self._queues[cq]
+        return range(queue.address, queue.address + queue.octets)
+
+    # Frames and results
+
+    def receive(self, *frames: bytes, error_beat: int | None = None) -> None:
+        """Frames from the wire."""
+        for frame in frames:
+            for side in self._sides:
+                side.receive(frame, error_beat)
+
+    async def counters(self, side: Side) -> dict[Counter, int]:
+        values = {}
+        for counter in Counter:
+            low = await side.read32(counter_address(counter))
+            values[counter] = low | await side.read32(counter_address(counter) + 4) << 32
+        return values
+
+    async def settle(self) -> dict[Counter, int]:
+        """Wait until the gateware has counted what the model has; returns the model's counters."""
+        expected = await self.counters(self.model)
+        patience = _PATIENCE
+        for counter in (*DROPS, *Counter):
+            if expected[counter] == self._settled[counter]:
+                continue
+            while await self.nic.read32(counter_address(counter)) < expected[counter]:
+                if patience <= 0:
+                    await self._explain(expected, f"{counter.name} stands still")
+                await self.nic.wait(64)
+                patience -= 64
+        while any(
+            len(queue.entries(self.nic.memory)) < len(queue.entries(self.model.memory))
+            for queue in self._queues.values()
+        ) or len(self.nic.sent) < len(self.model.sent):
+            if patience <= 0:
+                await self._explain(expected, "completions or frames are missing")
+            await self.nic.wait(64)
+            patience -= 64
+        await self.nic.wait(100)
+        self._settled = expected
+        return expected
+
+    async def _explain(self, expected: dict[Counter, int], what: str) -> None:
+        found = await self.counters(self.nic)
+        wrong = [
+            f"{counter.name} {found[counter]}, not {expected[counter]}"
+            for counter in Counter
+            if found[counter] != expected[counter]
+        ]
+        queues = [
+            f"CQ {number}: {len(queue.entries(self.nic.memory))} entries, "
+            f"not {len(queue.entries(self.model.memory))}"
+            for number, queue in self._queues.items()
+        ]
+        frames = f"{len(self.nic.sent)} frames sent, not {len(self.model.sent)}"
+        raise AssertionError("; ".join([what, *wrong, *queues, frames]))
+
+    async def check(self) -> dict[int, list[SimpleNamespace]]:
+        """Settle, compare everything, consume the new completions; returns those of each CQ."""
+        expected = await self.settle()
+        found = await self.counters(self.nic)
+        if found != expected:
+            await self._explain(expected, "counters differ")
+        assert outcome_sum(found) == found[Counter.RX_FRAMES], (
+            f"{found[Counter.RX_FRAMES]} frames came, {outcome_sum(found)} are accounted for"
+        )
+        await self.read32(Register.OPEN_MESSAGES.address)
+        for word in range(-(-self.parameters.n_cq // 32)):
+            await self.read32(Register.IRQ_STATUS.at(word))
+        assert self.nic.irq == self.model.irq, f"interrupt is {self.nic.irq}"
+        self._check_frames()
+        self._check_memory()
+        return {number: await self._consume(number) for number in self._queues}
+
+    def _check_frames(self) -> None:
+        """Frames of one UDP source port keep their order; those of several may interleave."""
+        flows: list[dict[bytes, list[bytes]]] = []
+        for side in self._sides:
+            flow: dict[bytes, list[bytes]] = {}
+            for frame in side.sent:
+                flow.setdefault(frame[34:36], []).append(frame)
+            flows.append(flow)
+        for port in flows[0].keys() | flows[1].keys():
+            found, expected = (flow.get(port, []) for flow in flows)
+            for number, pair in enumerate(zip(found, expected, strict=False)):
+                assert pair[0] == pair[1], (
+                    f"frame {number} from port {int.from_bytes(port, 'big')}:\n"
+                    f"{pair[0].hex()}, not\n{pair[1].hex()}"
+                )
+            assert len(found) == len(expected), f"{len(found)} frames, not {len(expected)}"
+
+    def _check_memory(self) -> None:
+        """All of it but the CQ rings, whose slots hold the time."""
+        found, expected = (bytearray(side.memory.octets) for side in self._sides)
+        for queue in self._queues.values():
+            start = queue.address - self.model.memory.base
+            found[start : start + queue.octets] = expected[start : start + queue.octets]
+        if found == expected:
+            return
+        places = [
+            n for n, pair in enumerate(zip(found, expected, strict=True)) if pair[0] != pair[1]
+        ]
+        first = places[0]
+        raise AssertionError(
+            f"memory differs in {len(places)} octets from {self.model.memory.base + first:#x} "
+            f"to {self.model.memory.base + places[-1]:#x}: "
+            f"{found[first : first + 16].hex()}, not {expected[first : first + 16].hex()}"
+        )
+
+    async def _consume(self, number: int) -> list[SimpleNamespace]:
+        """Compare and consume a queue's new entries.
+
+        A message with a map waits for its map to be written; others, which may overtake it, come
+        in order.
+        """
+        queue = self._queues[number]
+        found, expected = (
+            [entry & _UNTIMED for entry in queue.entries(side.memory)] for side in self._sides
+        )
+        mapped = CqeFlag.MAPPED << CQE.offset("flags")
+        for name, pick in (("mapped", lambda e: e & mapped), ("other", lambda e: not e & mapped)):
+            got, want = [e for e in found if pick(e)], [e for e in expected if pick(e)]
+            if got == want or (name == "mapped" and Multiset(got) == Multiset(want)):
+                continue
+            pairs = [pair for pair in zip(got, want, strict=False) if pair[0] != pair[1]]
+            lines = [f"CQ {number}: {len(got)} {name} completions, not {len(want)}"]
+            lines += [f"{CQE.from_int(a)},\n not {CQE.from_int(b)}" for a, b in pairs[:1]]
+            raise AssertionError("\n".join(lines))
+        if expected:
+            queue.consumer = queue.consumer + len(expected) & 0xFFFF_FFFF
+            await self.write32(doorbell_address(Doorbell.CQ_CONSUMER, number), queue.consumer)
+        return [CQE.from_int(entry) for entry in expected]
+
+    # Life and death
+
+    async def reset(self) -> None:
+        """Soft reset of both, and a fresh host: nothing allocated, memories alike."""
+        await self.write_register(Register.CONTROL, Control.RESET)
+        for _ in range(1000):
+            if not await self.nic.read32(Register.STATUS.address) & DeviceStatus.BUSY:
+                break
+            await self.nic.wait(64)
+        else:
+            raise AssertionError("STATUS.BUSY does not end")
+        for counter in Counter:
+            assert await self.read32(counter_address(counter)) == 0, f"{counter.name} after a reset"
+        self.model.memory.octets[:] = self.nic.memory.octets
+        self.nic.sent.clear()
+        self.model.sent.clear()
+        self._forget()
