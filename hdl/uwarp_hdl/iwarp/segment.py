@@ -153,6 +153,7 @@ class Segmenter(wiring.Component):
         m.submodules.turns = turns = Queue(qp_width(self._parameters), n_qp)
 
         arrival = self.messages.p
+        arrived = Signal(slot_bits)
         qpn = Signal(qp_width(self._parameters))
         row = Signal(row_layout)
         follower = Signal(slot_bits)
@@ -173,7 +174,7 @@ class Segmenter(wiring.Component):
             store_write.addr.eq(arrival.slot),
             store_write.data.eq(arrival),
             link_write.addr.eq(row_read.data.tail),
-            link_write.data.eq(arrival.slot),
+            link_write.data.eq(arrived),
             row_write.addr.eq(qpn),
             turns.i.p.eq(qpn),
             self.qp.index.eq(turns.o.p),
@@ -228,8 +229,12 @@ class Segmenter(wiring.Component):
                     m.d.sync += qpn.eq(self.resets.p)
                     m.next = "RESET"
                 with m.Elif(self.messages.valid):
-                    m.d.comb += [row_read.addr.eq(arrival.qpn), store_write.en.eq(1)]
-                    m.d.sync += qpn.eq(arrival.qpn)
+                    m.d.comb += [
+                        self.messages.ready.eq(1),
+                        row_read.addr.eq(arrival.qpn),
+                        store_write.en.eq(1),
+                    ]
+                    m.d.sync += [qpn.eq(arrival.qpn), arrived.eq(arrival.slot)]
                     m.next = "APPEND"
                 with m.Elif(turns.o.valid):
                     m.d.comb += [
@@ -252,16 +257,15 @@ class Segmenter(wiring.Component):
             with m.State("APPEND"):
                 empty = row_read.data.count == 0
                 m.d.comb += [
-                    self.messages.ready.eq(1),
                     row_write.data.eq(row_read.data),
-                    row_write.data.tail.eq(arrival.slot),
+                    row_write.data.tail.eq(arrived),
                     row_write.data.count.eq(row_read.data.count + 1),
                     row_write.en.eq(1),
                     link_write.en.eq(~empty),
                     turns.i.valid.eq(empty),
                 ]
                 with m.If(empty):
-                    m.d.comb += row_write.data.head.eq(arrival.slot)
+                    m.d.comb += row_write.data.head.eq(arrived)
                 m.next = "IDLE"
 
             with m.State("LIST"):

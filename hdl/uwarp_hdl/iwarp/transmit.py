@@ -26,7 +26,7 @@ from ..interfaces import CreditSignature, PacketSignature, ReadClientSignature, 
 from ..layouts import QP_ROW, REGION_ROW, Completion, PortConfig, RingDoorbell
 from ..stream.queue import Queue, connect_streams
 from .fetch import WqeFetch
-from .frame_builder import FRAMES, FrameBuilder
+from .frame_builder import FrameBuilder
 from .frame_sender import FrameSender
 from .payload_reader import PayloadReader
 from .scheduler import SendScheduler, qp_width, retirement_layout, slot_count
@@ -34,6 +34,9 @@ from .segment import ReadJob, Segmenter, segment_layout
 from .send_completion import SendCompleter
 
 __all__ = ["TransmitPath"]
+
+#: Segments that wait for their payload: a read latency of the smallest frames.
+SEGMENTS = 32
 
 
 class TransmitPath(wiring.Component):
@@ -90,7 +93,7 @@ class TransmitPath(wiring.Component):
         m.submodules.scheduler = scheduler = SendScheduler(parameters)
         m.submodules.fetch = fetch = WqeFetch(parameters)
         m.submodules.segmenter = segmenter = Segmenter(parameters)
-        m.submodules.segments = segments = Queue(segment_layout(parameters), FRAMES)
+        m.submodules.segments = segments = Queue(segment_layout(parameters), SEGMENTS)
         m.submodules.jobs = jobs = Queue(ReadJob, 2)
         m.submodules.reader = reader = PayloadReader()
         m.submodules.builder = builder = FrameBuilder(parameters)
