@@ -996,6 +996,16 @@ class TestCompletion:
         self.single(bench, 1)
         assert bench.host.get(Register.IRQ_STATUS) == 1
 
+    def test_p24_6_3_arm_where_the_index_wraps(self, bench: Bench) -> None:
+        """The producer index after 0xFFFFFFFF is 0, which is set up here by hand."""
+        queue = bench.nic._completions._queues[0]
+        queue.producer = queue.consumer = 0xFFFF_FFFF
+        self.single(bench, 1)
+        bench.host.ring(Doorbell.CQ_ARM, 0, 0)
+        assert bench.host.get(Register.IRQ_STATUS) == 0
+        self.single(bench, 2)
+        assert bench.host.get(Register.IRQ_STATUS) == 1
+
     def test_6_3_high_cqs(self) -> None:
         bench = make_bench(n_qp=64)
         bench.host.add_cq(37)

@@ -32,6 +32,7 @@ from tests.model_bench import (
 from uwarp.contract import (
     Counter,
     Doorbell,
+    QpState,
     Status,
     WqeFlag,
 )
@@ -340,6 +341,19 @@ class TestTransmit:
         bench.gets(Counter.DROP_CQ_FULL, record(bench.plain, 0, 1, 0, b"x", 2))
         assert len(frames(bench)) == 2
         bench.gets(Counter.RX_PLACED, record(bench.plain, 0, 1, 0, b"x", 2))
+
+    def test_p32_reset_of_a_qp_in_mid_message(self, bench: Bench) -> None:
+        """Nothing of the message follows, and its slot is given back."""
+        host = bench.host
+        host.add_cq(0, log2=1)
+        host.post_send(QPN, payload=self.source(bench, 3000), opcode=0xC)
+        assert bench.nic.next_frame() is not None
+        host.modify_qp(QPN, state=QpState.RESET)
+        host.modify_qp(QPN, state=QpState.RTS)
+        assert bench.nic.next_frame() is None
+        for msn in (1, 2):
+            bench.gets(Counter.RX_PLACED, record(bench.plain, 0, 1, 0, b"x", msn))
+        assert [cqe.msn for cqe in host.poll_all()] == [1, 2]
 
     @pytest.mark.parametrize("cq", [1, 8, 0xFFFF])
     def test_6_1_send_cq_that_is_not_there(self, bench: Bench, cq: int) -> None:
