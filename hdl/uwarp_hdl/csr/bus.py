@@ -6,7 +6,7 @@
     AR -----+--> access (held until done) --> B or R
 
 An access is asked for in the cycle after its address (and data) came, and answered in the cycle
-after ``done``: with a register file that answers in the next cycle, 4 cycles an access.
+after ``done``: 5 cycles an access if ``done`` takes two.
 """
 
 from amaranth.hdl import Module, Signal

@@ -7,10 +7,10 @@
                                       read (64 bits) <-----------+
 
 One counter is visited a cycle: its accumulator is emptied into its row. A read is a visit out of
-turn, so it holds every event up to the cycle of the visit. A read takes 3 to 6 cycles.
+turn, so it holds every event up to the cycle of the visit. A read takes 4 to 8 cycles.
 """
 
-from amaranth.hdl import Array, Const, Module, Mux, Signal
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal
 from amaranth.lib import memory, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -21,7 +21,7 @@ __all__ = ["CounterReadSignature", "EventCounters"]
 _ROWS = Register.COUNTERS_LOW.value.count
 
 #: Cycles within which each counter is visited: its turn, plus the visits out of turn. A read takes
-#: 6 cycles or more on the bus, so there are fewer of those than one for three in turn.
+#: 9 cycles or more on the bus and keeps off at most 4 visits in turn.
 _VISIT_CYCLES = 2 * len(Counter)
 
 
@@ -76,20 +76,21 @@ class EventCounters(wiring.Component):
         get = rows.read_port()
         put = rows.write_port()
 
-        # A visit: row read, row and amount in registers, sum written.
+        # A visit: chosen, row read, row and amount in registers, sum written.
         turn = Signal(range(_ROWS))
-        index = Signal(range(_ROWS))
+        chosen = Signal(range(_ROWS))
         reading = self.read.request & ~self.read.done
-        served = Signal(2)  # the stage of the read's visit
-        stages = [Signal(range(_ROWS), name=f"index_{stage}") for stage in (1, 2)]
-        active = Signal(2)
+        served = Signal(3)  # the stage of the read's visit
+        stages = [Signal(range(_ROWS), name=f"index_{stage}") for stage in range(3)]
+        active = Signal(3)
         is_read = Signal()
         visit = Signal()
-        in_flight = (active[0] & (index == stages[0])) | (active[1] & (index == stages[1]))
+        index = stages[0]
+        # A row still in the pipeline would be read old.
+        in_flight = Cat(active[i] & (chosen == stages[i]) for i in range(3)).any()
         m.d.comb += [
             is_read.eq(reading & ~served.any()),
-            index.eq(Mux(is_read, self.read.index, turn)),
-            # A row still in the pipeline would be read old.
+            chosen.eq(Mux(is_read, self.read.index, turn)),
             visit.eq(~self.busy & ~in_flight),
             get.addr.eq(index),
         ]
@@ -103,7 +104,7 @@ class EventCounters(wiring.Component):
         for counter in Counter:
             strobes = sum((vector[counter] for vector in self.events), Const(0, 1))
             accumulator = Signal(range(most + 1), name=f"accumulator_{counter.name.lower()}")
-            emptied = visit & (index == counter)
+            emptied = active[0] & (index == counter)
             m.d.sync += accumulator.eq(Mux(emptied, 0, accumulator) + strobes)
             accumulators.append(accumulator)
         accumulators += [Const(0)] * (_ROWS - count)
@@ -112,20 +113,21 @@ class EventCounters(wiring.Component):
         row = Signal(64)
         total = Signal(64)
         m.d.sync += [
-            active.eq(visit | active[0] << 1),
-            stages[0].eq(index),
+            active.eq(visit | active << 1),
+            stages[0].eq(chosen),
             stages[1].eq(stages[0]),
+            stages[2].eq(stages[1]),
             amounts[0].eq(Array(accumulators)[index]),
             amounts[1].eq(amounts[0]),
             row.eq(get.data),
-            served.eq((visit & is_read) | served[0] << 1),
+            served.eq((visit & is_read) | served << 1),
             self.read.value.eq(total),
-            self.read.done.eq(served[1]),
+            self.read.done.eq(served[2]),
         ]
         m.d.comb += [
             total.eq(row + amounts[1]),
-            put.addr.eq(Mux(self.busy, turn, stages[1])),
+            put.addr.eq(Mux(self.busy, turn, stages[2])),
             put.data.eq(Mux(self.busy, 0, total)),
-            put.en.eq(self.busy | active[1]),
+            put.en.eq(self.busy | active[2]),
         ]
         return m

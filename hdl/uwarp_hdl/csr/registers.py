@@ -2,14 +2,17 @@
 
 ::
 
-    access --> address decoded --> value (read) or effect (write) --> done
+    access --> address decoded (registered) --> value (read) or effect (write) --> done
 
-A read takes 1 cycle, but one of a counter, which waits for it. A write takes 1 cycle, but
+A read takes 2 cycles, but one of a counter, which waits for it. A write takes 2 cycles, but
 TABLE_COMMAND, which waits for ``command.done``. While ``busy`` only STATUS and the build parameters
 read as other than 0, and writes do nothing.
 """
 
-from amaranth.hdl import Cat, Module, Signal
+from functools import reduce
+from operator import or_
+
+from amaranth.hdl import Array, Cat, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -97,7 +100,8 @@ class RegisterFile(wiring.Component):
         m = Module()
         parameters = self._parameters
         access = self.access
-        begin = access.request & ~access.done
+        decoded = Signal()
+        begin = access.request & decoded & ~access.done
         in_page = access.address[_PAGE_BITS:] == 0
         offset = access.address[2:_PAGE_BITS]
 
@@ -142,18 +146,21 @@ class RegisterFile(wiring.Component):
 
         selected = {register: Signal(name=f"is_{register.name.lower()}") for register in Register}
         number = Signal(range(max(register.value.count for register in Register)))
-        value = Signal(32)
+        m.d.sync += decoded.eq(access.request & ~access.done)
+        m.d.sync += [signal.eq(0) for signal in selected.values()]
         with m.If(in_page):
             with m.Switch(offset):
                 for register in Register:
                     for index in range(register.value.count):
                         with m.Case(register.at(index) >> 2):
-                            m.d.comb += [selected[register].eq(1), number.eq(index)]
-                            if register in always:
-                                m.d.comb += value.eq(always[register])
-                            elif index < len(when_idle.get(register, ())):
-                                with m.If(~self.busy):
-                                    m.d.comb += value.eq(when_idle[register][index])
+                            m.d.sync += [selected[register].eq(1), number.eq(index)]
+
+        values = [Mux(selected[register], word, 0) for register, word in always.items()]
+        for register, words in when_idle.items():
+            in_array = number < len(words)
+            values.append(Mux(selected[register] & in_array & ~self.busy, Array(words)[number], 0))
+        value = Signal(32)
+        m.d.comb += value.eq(reduce(or_, values))
 
         # Reads.
         read = begin & ~access.write

@@ -49,13 +49,17 @@ class Slot(data.Struct):
 
 
 class _State(data.Struct):
-    """A CQ. ``address`` in units of 64 octets; ``occupied`` is producer - consumer."""
+    """A CQ. ``address`` in units of 64 octets; ``occupied`` is producer - consumer modulo 2^32.
+
+    ``taken`` is occupied + reserved, kept beside them so that a reservation compares at once.
+    """
 
     valid: 1
     log2: 5
     address: 58
     producer: 32
     occupied: 32
+    taken: 33
     reserved: 17
     armed: 1
 
@@ -271,20 +275,35 @@ class CompletionUnit(wiring.Component):
         width = (n_cq - 1).bit_length()
         m.submodules.states = states = memory.Memory(shape=_State, depth=n_cq, init=[])
         put = states.write_port()
-        get = states.read_port(transparent_for=(put,))
+        get = states.read_port()
         sweep = Signal(width)
         state = Signal(_State)
         state_next = Signal(_State)
         in_range = cq[width:] == 0
         execute = active & ~is_odd
-        m.d.comb += [get.addr.eq(chosen_cq), put.addr.eq(cq), put.data.eq(state_next)]
+        # The operation before is written while this one's state is read: it may be of the same CQ.
+        written = Signal(_State)
+        written_cq = Signal(16)
+        written_valid = Signal()
+        read_state = Signal(_State)
+        m.d.comb += [
+            get.addr.eq(chosen_cq),
+            put.addr.eq(written_cq),
+            put.data.eq(written),
+            read_state.eq(Mux(written_valid & (written_cq == cq), written, get.data)),
+        ]
+        m.d.sync += [
+            written.eq(state_next),
+            written_cq.eq(cq),
+            written_valid.eq(execute & in_range),
+        ]
         with m.If(is_odd):
-            m.d.sync += [state.eq(get.data), state.valid.eq(get.data.valid & in_range)]
+            m.d.sync += [state.eq(read_state), state.valid.eq(read_state.valid & in_range)]
         with m.If(self.busy):
             m.d.comb += [put.addr.eq(sweep), put.data.eq(Const(0)), put.en.eq(1)]
             m.d.sync += [sweep.eq(sweep + 1), self.busy.eq(~sweep.all())]
         with m.Else():
-            m.d.comb += put.en.eq(execute & in_range)
+            m.d.comb += put.en.eq(written_valid)
 
         size = Signal(17)
         notice = Signal(_Notice)
@@ -295,7 +314,9 @@ class CompletionUnit(wiring.Component):
             notice.cq.eq(cq),
             notices.w_data.eq(notice),
         ]
-        reserved_less = Mux(state.reserved == 0, 0, state.reserved - 1)
+        # A client gives back or uses only what it reserved, unless the row was written since.
+        gives_back = state.reserved != 0
+        reserved_less = state.reserved - gives_back
         with m.If(execute):
             with m.Switch(kind):
                 with m.Case(_Kind.DOORBELL):
@@ -309,28 +330,41 @@ class CompletionUnit(wiring.Component):
                             notice.clear.eq(1),
                         ]
                     with m.Else():
-                        m.d.comb += state_next.occupied.eq(state.producer - doorbell.index)
+                        occupied = (state.producer - doorbell.index)[:32]
+                        m.d.comb += [
+                            state_next.occupied.eq(occupied),
+                            state_next.taken.eq(occupied + state.reserved),
+                        ]
                         with m.If(doorbell.arm):
                             differs = state.producer != doorbell.index
                             m.d.comb += [state_next.armed.eq(~differs), notice.set.eq(differs)]
                 with m.Case(_Kind.CREDIT):
                     with m.If(release):
-                        m.d.comb += state_next.reserved.eq(reserved_less)
-                    with m.Else():
                         m.d.comb += [
-                            give.eq(state.valid & (state.occupied + state.reserved < size)),
-                            state_next.reserved.eq(state.reserved + give),
+                            state_next.reserved.eq(reserved_less),
+                            state_next.taken.eq(state.taken - gives_back),
                         ]
+                    with m.Else():
+                        # taken < size, a power of two.
+                        m.d.comb += give.eq(state.valid & ((state.taken >> state.log2) == 0))
+                        with m.If(give):
+                            m.d.comb += [
+                                state_next.reserved.eq(state.reserved + 1),
+                                state_next.taken.eq(state.taken + 1),
+                            ]
                 with m.Case(_Kind.COMPLETE):
                     # Armed means that the producer is where CQ_ARM saw it: any CQE makes it differ.
                     m.d.comb += [
                         state_next.reserved.eq(reserved_less),
                         state_next.producer.eq(state.producer + state.valid),
                         state_next.occupied.eq(state.occupied + state.valid),
+                        state_next.taken.eq(state.taken + (state.valid & ~gives_back)),
                         state_next.armed.eq(state.armed & ~state.valid),
                         notice.is_write.eq(state.valid),
                         notice.set.eq(state.valid & state.armed),
                     ]
+                    with m.If(state.valid & state.occupied.all()):
+                        m.d.comb += state_next.taken[32].eq(0)
         m.d.comb += notices.w_en.eq(notice.is_write | notice.set | notice.clear)
 
         for index, port in enumerate(self.credits):
