@@ -4,11 +4,11 @@
 
     segments --> header words --+--> word --> frame buffer
     payload  -------------------+      |
-                                       +--> CRC32c: share, state, back by 4, 2, 1 octets --+
-                                       +--> one's complement sum --------------------------+--> frames
+                                       +--> CRC32c and UDP checksum --> frames
 
-A word a cycle, and one cycle between frames. A frame is announced 10 cycles after its last word; by
-then the builder is on the next one. CRC and UDP checksum are not in the buffer: the sender inserts them.
+A word a cycle, and one cycle between frames. A frame is announced 11 cycles after its last word;
+by then the builder is on the next one. CRC and UDP checksum are not in the buffer: the sender
+inserts them.
 """
 
 from amaranth.hdl import Cat, Module, Mux, Signal
@@ -69,8 +69,8 @@ def done_layout(parameters: Parameters) -> data.StructLayout:
 class FrameBuilder(wiring.Component):
     """Build frames in the order of the segments.
 
-    A frame with a payload error is taken back out of the buffer, and so are later ones of its message;
-    the message then ends with GENERAL_ERR.
+    A frame with a payload error is taken back out of the buffer, and so are later ones of its
+    message; the message then ends with GENERAL_ERR.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ class FrameBuilder(wiring.Component):
     done : Out(stream of done_layout)
         One for each FrameEnd with ``completes``, offered no later than that.
     finished : In(2)
-        Number of FrameEnds whose last beat has left (and whose completion is written) in this cycle.
+        Number of FrameEnds that are through: the last beat has left, the completion is written.
     failed_slot, failed : In, Out(1)
         Whether a payload read of the slot's message has failed.
     busy : Out(1)

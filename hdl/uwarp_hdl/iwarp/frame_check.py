@@ -34,8 +34,8 @@ _INITIAL = crc32c.unstep(crc32c.INITIAL, _CRC_BEFORE)
 class FrameEnd(data.Struct):
     """A frame whose words are in the buffer.
 
-    ``checksum`` is octets 40 and 41, ``crc`` the last four, the first on the wire in bits 7:0. Without
-    ``frame`` there is nothing to send. ``completes`` if a message ends with it.
+    ``checksum`` is octets 40 and 41, ``crc`` the last four, the first on the wire in bits 7:0.
+    Without ``frame`` there is nothing to send. ``completes`` if a message ends with it.
     """
 
     octets: LENGTH_WIDTH
@@ -58,8 +58,8 @@ class FrameCheck(wiring.Component):
     udp_length : In(16)
         Of the frame that ``word`` is of.
     end : In(FrameEnd), end_valid : In(1)
-        With or after the last word of the frame (or alone, if ``frame`` is not set); ``checksum`` and
-        ``crc`` are not looked at.
+        With the last word of the frame, or alone if ``frame`` is not set; ``checksum`` and ``crc``
+        are not looked at.
     o : Out(FrameEnd), o_valid : Out(1)
         ``end``, complete, nine cycles later.
     """
@@ -89,8 +89,8 @@ class FrameCheck(wiring.Component):
             """Where the CRC begins in its word."""
             return (ends[stage].octets - CRC_OCTETS)[:3]
 
-        # Stage 1: what the word adds to the CRC; sums of lanes. The IPv4 checksum's place carries the
-        # pseudo header's protocol and length (RFC 768); sums are of little-endian lanes (RFC 1071).
+        # Stage 1: what the word adds to the CRC; sums of lanes. The IPv4 checksum's place carries
+        # the pseudo header's protocol and length (RFC 768); lanes are little-endian (RFC 1071).
         share = Signal(32)
         crc_covers, crc_begins = Signal(), Signal()
         sum_covers, sum_begins = Signal(), Signal()

@@ -8,9 +8,10 @@
          ^                  v
          +------ row of the QP (producer, next, messages in flight)
 
-A QP with work stands in the queue of waiting QPs exactly once. In its turn it is looked up in the QP
-table; not in RTS, without a CQ slot or without a message slot it goes to the queue's end and is asked
-again. A turn takes 7 cycles and the answer of the completion queues, a doorbell or a retirement 2 to 4.
+A QP with work stands in the queue of waiting QPs exactly once. In its turn it is looked up in the
+QP table; not in RTS, without a CQ slot or without a message slot it goes to the queue's end and is
+asked again. A turn takes 6 cycles and the answer of the completion queues, a doorbell or a
+retirement 2 to 4.
 """
 
 from amaranth.hdl import Module, Signal

@@ -2,13 +2,13 @@
 
 ::
 
-    messages --> message memory (row = slot) --+--> arithmetic --+--> segments (to the frame builder)
-          +--> list of the QP's slots          |                 +--> reads (to the payload reader)
-                  |                            |
-                  +--> QPs with messages <-----+  (back to the end if the QP has more)
+    messages --> message memory, row = slot --+--> arithmetic --+--> segments, to the frame builder
+          +--> list of the QP's slots         |                 +--> reads, to the payload reader
+                  |                           |
+                  +--> QPs with messages <----+  back to the end if the QP has more
 
-A datagram takes 7 cycles, a message that comes in 2 more: less than the 20 that a frame of 140 octets
-takes on the wire. Messages of a QP leave in the order in which they came.
+A datagram takes 6 cycles, a message that comes in 2 more: less than the 12 that the smallest frame
+of a Write-Record takes on the wire. Messages of a QP leave in the order in which they came.
 """
 
 from amaranth.hdl import Module, Mux, Signal
@@ -49,8 +49,8 @@ _COPIED = (
 def segment_layout(parameters: Parameters) -> data.StructLayout:
     """One turn of a message.
 
-    With ``frame`` a frame of ``octets`` octets goes out, ``length`` of them payload. With ``last`` the
-    message ends here: with ``status``, or without a completion on ``discard``.
+    With ``frame`` a frame of ``octets`` octets goes out, ``length`` of them payload. With ``last``
+    the message ends here: with ``status``, or without a completion on ``discard``.
     """
     message = message_layout(parameters).members
     return data.StructLayout(
@@ -85,7 +85,7 @@ class ReadJob(data.Struct):
 class Segmenter(wiring.Component):
     """Cut messages into segments; QPs take turns by datagram.
 
-    A message whose QP was reset since its fetch ends with ``discard``. One whose slot is in ``failed``
+    A message whose QP was reset since its fetch ends with ``discard``. One whose slot is ``failed``
     ends with GENERAL_ERR. One whose QP is not in RTS waits, and with it the QP's later ones.
 
     Parameters

@@ -11,9 +11,9 @@
                                                               v                      completions
                                                          payload_read
 
-The wire's rate for frames of 140 octets and more, also with 1.5 us of read latency for both WQE and
-payload: 20 cycles a message, 7 a datagram, 1 a word. The stages are joined by queues; nothing upstream
-waits for the sender but for room.
+The wire's rate for every payload of a Write-Record but the empty one, one message a datagram, with
+200 cycles of read latency for both WQE and payload: at most 12 cycles a message, 6 a datagram, 1 a
+word. The stages are joined by queues; nothing upstream waits for the sender but for room.
 """
 
 from amaranth.hdl import Module, Mux

@@ -52,8 +52,8 @@ class UdpHeader(wiring.Component):
     """The 42 octets of Ethernet, IPv4 and UDP headers, with the IPv4 checksum (RFC 791, 3.1).
 
     Combinational, but for the checksum: it is right from the third cycle after that in which ``i``
-    began to hold, until 1 cycle after ``i`` changes. The UDP checksum's octets are 0. Identification is
-    0 and DF set (RFC 6864, section 4.1).
+    began to hold, until 1 cycle after ``i`` changes. The UDP checksum's octets are 0. The
+    identification is 0 and DF set (RFC 6864, section 4.1).
 
     Members
     -------

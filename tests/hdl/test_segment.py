@@ -1,0 +1,196 @@
+"""The segmenter alone: cuts, turns and lists, against the rule written octet by octet."""
+
+import random
+from collections import defaultdict, deque
+
+import pytest
+from amaranth.sim import Simulator
+from transmit_bench import HEADERS, SEND, TAGGED, WRITE, WRITE_RECORD, pieces
+
+from uwarp.contract import QP_ENTRY, Parameters, QpState, Status
+from uwarp_hdl.iwarp.segment import Segmenter
+
+PARAMETERS = Parameters(n_qp=4, n_region=4, max_mtu=9000)
+
+
+class SegmenterBench:
+    """Feeds messages and collects segments and read jobs, with stalls of ``stall``."""
+
+    def __init__(self, seed, stall):
+        self.rng, self.seed, self.stall = random.Random(seed), seed, stall
+        self.dut = Segmenter(PARAMETERS)
+        self.messages, self.resets = deque(), deque()
+        self.segments, self.jobs = [], []
+        self.states = [QpState.RTS] * PARAMETERS.n_qp
+        self.failed = set()
+        self.free = deque(range(PARAMETERS.n_qp + 32))
+        print(f"seed {seed}")
+
+    def message(self, qpn, opcode, length, **fields):
+        path_mtu = self.rng.choice((576, 1500, 4321, 9000))
+        room = path_mtu - 32 - HEADERS[opcode]
+        granule_log2 = self.rng.randint(6, room.bit_length() - 1)
+        message = {
+            "slot": self.free.popleft(),
+            "qpn": qpn,
+            "opcode": opcode,
+            "length": min(length, room) if opcode not in TAGGED else length,
+            "remote_to": self.rng.getrandbits(64),
+            "address": self.rng.getrandbits(60),
+            "room": room,
+            "granule_mask": (1 << granule_log2) - 1,
+            "index": self.rng.getrandbits(16),
+        } | fields
+        self.messages.append(message)
+        return message | {"path_mtu": path_mtu, "granule": 1 << granule_log2}
+
+    async def cycle(self, ctx):
+        dut = self.dut
+        _, _, *values = await ctx.tick().sample(
+            dut.messages.valid & dut.messages.ready,
+            dut.resets.valid & dut.resets.ready,
+            dut.segments.valid & dut.segments.ready,
+            dut.segments.payload,
+            dut.reads.valid & dut.reads.ready,
+            dut.reads.payload,
+            dut.qp.index,
+        )
+        message_taken, reset_taken, segment_given, segment, job_given, job, index = values
+        if message_taken:
+            self.messages.popleft()
+        if reset_taken:
+            self.resets.popleft()
+        if segment_given:
+            self.segments.append({name: getattr(segment, name) for name in self.names})
+            if segment.last:
+                self.free.append(segment.slot)
+        if job_given:
+            self.jobs.append((job.address, job.length, job.upper))
+        ctx.set(dut.qp.row.as_value(), QP_ENTRY.to_int(state=self.states[index]))
+        ctx.set(dut.messages.valid, bool(self.messages))
+        if self.messages:
+            ctx.set(dut.messages.payload, self.messages[0])
+        ctx.set(dut.resets.valid, bool(self.resets))
+        if self.resets:
+            ctx.set(dut.resets.payload, self.resets[0])
+        ctx.set(dut.segments.ready, self.rng.random() >= self.stall)
+        ctx.set(dut.reads.ready, self.rng.random() >= self.stall)
+        ctx.set(dut.failed, ctx.get(dut.failed_slot) in self.failed)
+
+    async def until(self, ctx, condition, limit=5000):
+        for _ in range(limit):
+            if condition():
+                return
+            await self.cycle(ctx)
+        raise AssertionError(
+            f"not within {limit} cycles: {len(self.segments)} segments; seed {self.seed}"
+        )
+
+    def run(self, script):
+        async def testbench(ctx):
+            ctx.set(self.dut.enable, 1)
+            await self.until(ctx, lambda: not ctx.get(self.dut.busy))
+            await script(ctx)
+
+        self.names = self.dut.segments.payload.shape().members
+        simulator = Simulator(self.dut)
+        simulator.add_clock(6.4e-9)
+        simulator.add_testbench(testbench)
+        simulator.run()
+
+
+@pytest.mark.parametrize("stall", [0.0, 0.4])
+def test_cuts(stall):
+    """Random messages of all QPs: every segment, every read, in the order of each QP."""
+    bench = SegmenterBench(100 + int(10 * stall), stall)
+    expected, reads = defaultdict(list), {}
+    msns = defaultdict(int)
+
+    async def script(ctx):
+        for _ in range(120):
+            await bench.until(ctx, lambda: len(bench.free) > 0)
+            opcode = bench.rng.choice(tuple(HEADERS))
+            length = bench.rng.choice((0, 1, bench.rng.randrange(2000), bench.rng.randrange(30000)))
+            item = bench.message(bench.rng.randrange(4), opcode, length)
+            length, qpn = item["length"], item["qpn"]
+            msns[qpn] += opcode != WRITE
+            cut = pieces(opcode, length, item["path_mtu"], item["remote_to"], item["granule"])
+            for mo, octets in cut:
+                to = (item["remote_to"] + mo) % 2**64
+                msn = 0 if opcode == WRITE else msns[qpn]
+                last = int(mo + octets == length)
+                size = 42 + HEADERS[opcode] + octets + 4
+                expected[qpn].append((item["index"], mo, octets, to, msn, last, size, length))
+                reads[qpn, len(expected[qpn])] = (item["address"] + mo, octets, opcode == SEND)
+            await bench.cycle(ctx)
+        total = sum(map(len, expected.values()))
+        await bench.until(ctx, lambda: len(bench.segments) == total, 20_000)
+        for _ in range(20):
+            await bench.cycle(ctx)
+
+    bench.run(script)
+    names = ("index", "mo", "length", "to", "msn", "last", "octets", "mlen")
+    got = defaultdict(list)
+    jobs = []
+    for segment in bench.segments:
+        assert segment["frame"] and not segment["discard"] and segment["status"] == 0
+        qpn = segment["qpn"]
+        got[qpn].append(tuple(segment[name] for name in names))
+        if segment["length"]:
+            jobs.append(reads[qpn, len(got[qpn])])
+    assert got == expected, f"seed {bench.seed}"
+    assert bench.jobs == jobs, f"seed {bench.seed}"
+
+
+def test_a_segment_in_7_cycles():
+    bench = SegmenterBench(200, 0.0)
+
+    async def script(ctx):
+        for qpn in range(4):
+            bench.message(qpn, WRITE_RECORD, 200_000)
+        await bench.until(ctx, lambda: not bench.messages)
+        before = len(bench.segments)
+        for _ in range(700):
+            await bench.cycle(ctx)
+        assert len(bench.segments) - before >= 100, f"{len(bench.segments) - before} in 700 cycles"
+
+    bench.run(script)
+
+
+def test_ends_without_a_frame():
+    """Status of the fetch, failed read, reset: one segment ends the message; MSNs go on or anew."""
+    bench = SegmenterBench(300, 0.2)
+
+    async def script(ctx):
+        bench.message(1, WRITE_RECORD, 10, index=1)
+        bench.message(1, WRITE_RECORD, 10, index=2, status=Status.LOC_PROT_ERR)
+        bad = bench.message(1, WRITE_RECORD, 10, index=3)
+        bench.failed.add(bad["slot"])
+        bench.message(1, WRITE_RECORD, 10, index=4)
+        await bench.until(ctx, lambda: len(bench.segments) == 4)
+        bench.failed.clear()
+        # Messages of an earlier life, also ones that wait because the QP has left RTS.
+        bench.states[1] = QpState.RESET
+        bench.message(1, WRITE_RECORD, 10, index=5)
+        for _ in range(40):
+            await bench.cycle(ctx)
+        assert len(bench.segments) == 4, "sent outside RTS"
+        bench.resets.append(1)
+        await bench.until(ctx, lambda: not bench.resets)
+        bench.message(1, WRITE_RECORD, 10, index=6)
+        await bench.until(ctx, lambda: len(bench.segments) == 6)
+        bench.states[1] = QpState.RTS
+        bench.message(1, WRITE_RECORD, 10, index=7, epoch=1)
+        await bench.until(ctx, lambda: len(bench.segments) == 7 and len(bench.jobs) == 3)
+
+    bench.run(script)
+    names = ("index", "frame", "last", "discard", "status", "msn")
+    assert [tuple(item[name] for name in names) for item in bench.segments] == [
+        (1, 1, 1, 0, 0, 1),
+        (2, 0, 1, 0, Status.LOC_PROT_ERR, 0),
+        (3, 0, 1, 0, Status.GENERAL_ERR, 0),
+        (4, 1, 1, 0, 0, 2),
+        (5, 0, 1, 1, 0, 0),
+        (6, 0, 1, 1, 0, 0),
+        (7, 1, 1, 0, 0, 1),
+    ]
