@@ -164,12 +164,11 @@ class PayloadWindow(wiring.Component):
         # The opcode comes in word 5, no payload before word 7: there is a cycle between for these.
         first_word = Signal(4)
         is_empty = Signal()
-        header = header_octets(self.opcode)
-        payload = self.udp_length - (header + UDP_HEADER + SEGMENT_CRC)
+        others = header_octets(self.opcode, UDP_HEADER + SEGMENT_CRC)
         m.d.sync += [
-            first_word.eq((header + SEGMENT)[3:]),
-            self.length.eq(payload),
-            is_empty.eq(payload <= 0),
+            first_word.eq(header_octets(self.opcode, SEGMENT)[3:]),
+            self.length.eq(self.udp_length - others),
+            is_empty.eq(self.udp_length <= others),
         ]
         is_last = self.remainder <= 8 + SEGMENT_CRC
         m.d.sync += [

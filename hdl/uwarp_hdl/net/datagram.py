@@ -1,6 +1,6 @@
 """The description of a datagram that has passed its checks."""
 
-from amaranth.hdl import Const, Module, Mux, Signal
+from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -59,7 +59,7 @@ class DatagramBuilder(wiring.Component):
             datagram.last.eq(fields.ddp_control[6]),
             datagram.immediate.eq(Mux(datagram.immediate_valid, immediate, 0)),
             datagram.payload_length.eq(self.payload_length),
-            datagram.payload_offset.eq((header_octets(opcode) + Const(SEGMENT % 8))[:3]),
+            datagram.payload_offset.eq(header_octets(opcode, SEGMENT)[:3]),
         ]
         with m.If(tagged):
             m.d.comb += [datagram.stag.eq(fields.stag), datagram.to.eq(fields.to)]

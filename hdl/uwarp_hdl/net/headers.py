@@ -90,11 +90,15 @@ OPCODES = (
 )
 
 
-def header_octets(opcode):
-    """Octets of the header of a known ``opcode``, 5 bits; 14, the shortest, for any other."""
-    octets = Const(min(item.header for item in OPCODES), 5)
+def header_octets(opcode, more=0):
+    """Octets of the header of ``opcode``, the shortest for an unknown one, and ``more``.
+
+    The addition is done here, once for each opcode, since the result is a function of 4 bits only.
+    """
+    width = (max(item.header for item in OPCODES) + more).bit_length()
+    octets = Const(min(item.header for item in OPCODES) + more, width)
     for item in OPCODES:
-        octets = Mux(opcode == item.opcode, Const(item.header, 5), octets)
+        octets = Mux(opcode == item.opcode, Const(item.header + more, width), octets)
     return octets
 
 

@@ -121,11 +121,9 @@ class Verdict(wiring.Component):
         to_broadcast_ip = fields.destination_ip == BROADCAST_IPV4
         other_ip = flag("other_ip", ~to_broadcast_ip & (fields.destination_ip != self.config.ipv4))
         other_protocol = flag("other_protocol", fields.protocol != PROTOCOL_UDP)
+        # If the IP payload is under 8 octets one of these two applies, whatever the UDP length is.
         udp_malformed = flag(
-            "udp_malformed",
-            (total < IPV4_HEADER + UDP_HEADER)
-            | (udp_length < UDP_HEADER)
-            | (udp_length + IPV4_HEADER > total),
+            "udp_malformed", (udp_length < UDP_HEADER) | (udp_length + IPV4_HEADER > total)
         )
 
         broadcast = flag("broadcast", to_broadcast_mac | to_broadcast_ip)
@@ -136,7 +134,7 @@ class Verdict(wiring.Component):
         rdmap_version = flag("rdmap_version", fields.rdmap_control[6:] != 1)
         unknown_opcode = flag("unknown_opcode", ~known_opcode(opcode, tagged))
         header_cut = flag(
-            "header_cut", udp_length < header_octets(opcode) + UDP_HEADER + SEGMENT_CRC
+            "header_cut", udp_length < header_octets(opcode, UDP_HEADER + SEGMENT_CRC)
         )
 
         bad = [mac_error, oversize, other_mac, other_ethertype, ip_malformed, options, fragment]
