@@ -152,6 +152,7 @@ def test_round_robin():
 
 ERRORS = {
     "opcode": ({"opcode": 0x5}, Status.LOC_QP_OP_ERR),
+    "opcode of a tagged answer": ({"opcode": 0xD}, Status.LOC_QP_OP_ERR),
     "opcode high": ({"opcode": 0x1C}, Status.LOC_QP_OP_ERR),
     "num_sge": ({"num_sge": 2}, Status.LOC_QP_OP_ERR),
     "length": ({"sge_length": 99}, Status.LOC_QP_OP_ERR),
@@ -282,7 +283,7 @@ def test_credit_refused_and_state():
 def test_payload_read_error(place):
     """A failed read: its frame and later ones of the message stay; the rest is unharmed."""
     bench = Bench(7000 + place, stall=0.1)
-    bench.set_qp(0)
+    bench.set_qp(0, sq_log2=7, sq_addr=(RINGS + 0x8000) // 64)
     bench.set_qp(1)
     bench.broken.add((DATA + 8 + place) & ~7)
 
@@ -314,7 +315,7 @@ def test_payload_read_error(place):
         bench.check_frames(by_port[b"\x40\x00"], mine)
         cqes = [item for item in bench.completions if item[1]["qpn"] == 0]
         bench.check_completion(cqes[0], 0, bench.success(0, before, 1))
-        bench.check_completion(cqes[1], 0, bench.failure(0, bad, Status.GENERAL_ERR))
+        bench.check_completion(cqes[1], 0, bench.failure(0, bad, Status.GENERAL_ERR, 2))
         bench.check_completion(cqes[2], 0, bench.success(0, after, 3))
         # The slot serves again: more messages than there are slots.
         expected = []

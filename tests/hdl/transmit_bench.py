@@ -265,7 +265,7 @@ class Bench:
 
     def success(self, qpn, wqe, msn):
         """The CQE that a good signalled WQE ends with."""
-        tagged = wqe["opcode"] in TAGGED
+        tagged = wqe["opcode"] in (*TAGGED, 0x2, 0xD)
         return {
             "opcode": wqe["opcode"],
             "qpn": qpn,
@@ -277,8 +277,9 @@ class Bench:
             "stag": wqe["remote_stag"] if tagged else 0,
         }
 
-    def failure(self, qpn, wqe, status):
-        return self.success(qpn, wqe, 0) | {"status": status, "valid": 0, "msn": 0}
+    def failure(self, qpn, wqe, status, msn=0):
+        """The CQE that a bad WQE ends with; it has an MSN if a read of its payload failed."""
+        return self.success(qpn, wqe, msn) | {"status": status, "valid": 0}
 
     # One clock cycle.
 

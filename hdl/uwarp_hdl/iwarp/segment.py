@@ -185,14 +185,16 @@ class Segmenter(wiring.Component):
 
         # The segment, from registers.
         segment = self.segments.p
+        sound = Signal()
         frame = Signal()
         first = Signal()
         numbered = Signal()
         ends = Signal()
         m.d.comb += [
-            frame.eq(~stale & ~failed & (message.status == Status.SUCCESS)),
+            sound.eq(~stale & (message.status == Status.SUCCESS)),
+            frame.eq(sound & ~failed),
             first.eq(row.mo == 0),
-            numbered.eq(frame & (message.opcode != Opcode.WRITE)),
+            numbered.eq(sound & (message.opcode != Opcode.WRITE)),
             ends.eq(~frame | single),
             *(segment[name].eq(message[name]) for name in _COPIED),
             segment.frame.eq(frame),

@@ -1,11 +1,11 @@
 """Completion of sends (device behaviour, 7.6)."""
 
-from amaranth.hdl import Module, Signal
+from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import Parameters, Status
-from uwarp.wire import Opcode
+from uwarp.wire import TAGGED_OPCODES
 
 from ..layouts import Completion
 from .frame_builder import FRAMES, done_layout
@@ -56,20 +56,21 @@ class SendCompleter(wiring.Component):
         cqe = self.completions.p.cqe
         m.d.comb += [
             success.eq(done.status == Status.SUCCESS),
-            tagged.eq((done.opcode == Opcode.WRITE) | (done.opcode == Opcode.WRITE_RECORD)),
+            tagged.eq(Cat(done.opcode == opcode for opcode in TAGGED_OPCODES).any()),
             self.completions.p.cq.eq(done.cq),
             cqe.opcode.eq(done.opcode),
             cqe.status.eq(done.status),
             cqe.qpn.eq(done.qpn),
             cqe.wqe_index.eq(done.index),
             cqe.mlen.eq(done.mlen),
+            cqe.msn.eq(done.msn),
             self.retirements.p.qpn.eq(done.qpn),
             self.retirements.p.slot.eq(done.slot),
             self.retirements.p.cq.eq(done.cq),
             self.retirements.p.release.eq(done.discard | (success & ~done.signaled)),
         ]
         with m.If(success):
-            m.d.comb += [cqe.valid.eq(done.mlen), cqe.msn.eq(done.msn)]
+            m.d.comb += cqe.valid.eq(done.mlen)
         with m.If(tagged):
             m.d.comb += [cqe.base_to.eq(base_to), cqe.stag.eq(done.stag)]
 
