@@ -109,17 +109,21 @@ class FrameSender(wiring.Component):
         ]
 
         next_stage = Signal(_Stage)
+        # Signals of their own: a Verilog process does not see what it has yet to assign.
+        next_valid, next_last = Signal(), Signal()
         begins_crc = index == crc_word
         m.d.comb += [
             read.addr.eq(self.tail),
             read.en.eq(advance),
-            next_stage.valid.eq(active & frame.frame),
-            next_stage.last.eq((index == end_word) & (index > _CHECKSUM_WORD)),
+            next_valid.eq(active & frame.frame),
+            next_last.eq((index == end_word) & (index > _CHECKSUM_WORD)),
+            next_stage.valid.eq(next_valid),
+            next_stage.last.eq(next_last),
             next_stage.count.eq(8),
             next_stage.mark.eq(active & ~frame.frame),
             next_stage.completes.eq(frame.completes),
         ]
-        with m.If(next_stage.last):
+        with m.If(next_last):
             m.d.comb += [
                 next_stage.count.eq(last_count),
                 # Is there an octet of the frame before the CRC in this word?
@@ -129,16 +133,16 @@ class FrameSender(wiring.Component):
             m.d.comb += next_stage.insert.eq(frame.checksum << (8 * _CHECKSUM_OCTET))
         with m.Elif(begins_crc & (index > _CHECKSUM_WORD)):
             m.d.comb += next_stage.insert.eq(crc_octets[:64])
-        with m.Elif(next_stage.last):
+        with m.Elif(next_last):
             m.d.comb += next_stage.insert.eq(crc_octets[64:])
 
-        ending = next_stage.mark | (next_stage.valid & next_stage.last)
+        ending = next_stage.mark | (next_valid & next_last)
         loads = Signal()
         m.d.comb += [
             loads.eq(advance & (~active | ending)),
             self.frames.ready.eq(loads & (self.enable | ~self.frames.p.frame)),
         ]
-        with m.If(advance & next_stage.valid):
+        with m.If(advance & next_valid):
             m.d.sync += [index.eq(index + 1), self.tail.eq(self.tail + 1)]
         with m.If(loads):
             m.d.sync += [
