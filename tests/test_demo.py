@@ -21,6 +21,7 @@ from uwarp.cli.demo import _granule
 from uwarp.cli.picture import HOLE, MISSING, VALID, default_picture
 from uwarp.contract import Counter
 from uwarp.device.memory import AddressSpace
+from uwarp.model import Rnic
 from uwarp.verbs import Validity
 from uwarp.wire import Segment
 
@@ -198,15 +199,23 @@ def test_command_itself(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--reorder" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("what", ["data", "map", "count"])
+@pytest.mark.parametrize("what", ["data", "map", "count", "frames"])
 def test_a_wrong_device_is_found(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The checks fail for a NIC that spoils an octet, reports too much, or loses count."""
+    """The checks fail for a NIC that spoils octets or frames, reports too much, or loses count."""
     if what == "count":
         monkeypatch.setattr(
             "uwarp.cli.analysis.outcome_sum", lambda counters: counters[Counter.RX_FRAMES] + 1
         )
+    elif what == "frames":
+        next_frame = Rnic.next_frame
+
+        def cut(self: Rnic) -> bytes | None:
+            frame = next_frame(self)
+            return frame[:-1] + b"?" if frame and len(frame) == 1488 else frame
+
+        monkeypatch.setattr(Rnic, "next_frame", cut)
     elif what == "data":
         write = AddressSpace.write
 

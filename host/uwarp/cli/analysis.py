@@ -38,6 +38,7 @@ class Account:
 
     total: int
     datagrams: list[Datagram] = field(default_factory=list)
+    malformed: int = 0
 
     @classmethod
     def of(cls, records: Sequence[WireRecord], received: Received, total: int) -> Account:
@@ -45,7 +46,11 @@ class Account:
         for record in records:
             if record.source:
                 continue
-            segment = Segment.from_datagram(UdpFrame.decode(record.frame).payload)
+            try:
+                segment = Segment.from_datagram(UdpFrame.decode(record.frame).payload)
+            except ValueError:  # FrameError, SegmentError: the sender made it wrong
+                account.malformed += 1
+                continue
             if segment.opcode is Opcode.WRITE_RECORD:
                 offset = segment.to - received.region.buf
                 account.datagrams.append(
@@ -190,6 +195,7 @@ def checks(
     unplaced = sum(not _covers(region, item) for item in account.having(Fate.DELIVERED))
     refused = sum(counters[1][counter] for counter in DROPS)
     held = {
+        "every frame that left the sender is whole, its CRC32c right": not account.malformed,
         "all that the map calls valid equals what was sent": bool(
             (source[valid] == target[valid]).all()
         ),
