@@ -213,7 +213,7 @@ def test_a_wrong_device_is_found(
 
         def cut(self: Rnic) -> bytes | None:
             frame = next_frame(self)
-            return frame[:-1] + b"?" if frame and len(frame) == 1488 else frame
+            return frame[:-1] + b"?" if frame and len(frame) == 1484 else frame
 
         monkeypatch.setattr(Rnic, "next_frame", cut)
     elif what == "data":
