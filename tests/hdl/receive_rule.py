@@ -75,8 +75,8 @@ class Message:
 
 
 class Rule:
-    """``datagram`` takes one and appends to ``outcomes`` (Counter) and ``completed``; ``memory`` and
-    ``map_memory`` are what ends up where. ``full`` are the CQs without a free slot."""
+    """``datagram`` takes one and appends to ``outcomes`` (Counter) and ``completed``; ``memory``
+    and ``map_memory`` are what ends up where. ``full`` are the CQs without a free slot."""
 
     def __init__(self, parameters, qps, regions, receives=None, full=()):
         self.parameters = parameters
@@ -211,9 +211,7 @@ class Rule:
             flags = CqeFlag.SEGMENT
             flags |= CqeFlag.HEAD if mo == 0 else 0
             flags |= CqeFlag.TAIL if mo + len(payload) == mlen else 0
-            self._complete(
-                d, qp, flags=flags, valid=len(payload), base_to=d["to"], stag=d["stag"]
-            )
+            self._complete(d, qp, flags=flags, valid=len(payload), base_to=d["to"], stag=d["stag"])
         return Counter.RX_PLACED
 
     def _stag(self, region, stag, qp):
@@ -260,9 +258,14 @@ class Rule:
         if len(message.valid) == message.last - message.first + 1:
             self._close(message, Status.SUCCESS, tick)
 
-    def expire(self, tick):
+    def expire(self, tick, msn=None):
+        """Close the messages (of one ``msn``) that have been silent too long."""
         for message in list(self.trackers):
-            if message and tick - message.tick >= message.timeout:
+            if (
+                message
+                and msn in (None, message.name[3])
+                and tick - message.tick >= message.timeout
+            ):
                 self._close(message, Status.PARTIAL, tick)
 
     def _close(self, message, status, tick):
@@ -298,6 +301,4 @@ class Rule:
         for name in ("opcode", "qpn", "msn", "mlen", "source_ip", "source_port"):
             fields[name] = d[name]
         fields |= {"status": int(status), "flags": int(flags)}
-        self.completed.append(
-            Completed(qp["recv_cq"], fields, self.placed_octets, self.map_octets)
-        )
+        self.completed.append(Completed(qp["recv_cq"], fields, self.placed_octets, self.map_octets))

@@ -13,9 +13,7 @@ def place(cases, rng, stall, delay=lambda: 3, outstanding=64, max_cycles=100_000
     commands = []
     words = []
     for offset, address, octets, drop in cases:
-        commands.append(
-            {"address": address, "length": len(octets), "offset": offset, "drop": drop}
-        )
+        commands.append({"address": address, "length": len(octets), "offset": offset, "drop": drop})
         words += payload_words(octets, offset, rng)
     placed = sum(not drop for *_, drop in cases)
 
@@ -33,7 +31,7 @@ def place(cases, rng, stall, delay=lambda: 3, outstanding=64, max_cycles=100_000
 
     run(dut, command, payload, background=[memory.serve], max_cycles=max_cycles)
     expected = {}
-    for offset, address, octets, drop in cases:
+    for _, address, octets, drop in cases:
         if not drop:
             for i, octet in enumerate(octets):
                 assert address + i not in expected

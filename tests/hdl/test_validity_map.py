@@ -1,4 +1,4 @@
-"""Validity map and snapshots: counts exact however close the ranges follow (P20), nothing left behind."""
+"""Validity map and snapshots: counts exact however close the ranges follow (P20)."""
 
 from amaranth.hdl import Elaboratable, Module
 from amaranth.lib import wiring
@@ -44,7 +44,7 @@ async def counts_of(ctx, dut, number, counts):
 
 
 def test_ranges_in_the_same_words():
-    """Back to back, the same bits and neighbours: each new bit counts once; 4 cycles for one word."""
+    """Back to back, the same bits and neighbours: each new bit counts once; 4 cycles a word."""
     ranges = [(64, 64), (65, 65), (64, 66), (127, 127), (64, 127), (0, 63), (63, 64), (5, 5)]
     rng = make_rng(5)
     for _ in range(400):

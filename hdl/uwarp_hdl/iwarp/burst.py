@@ -14,8 +14,8 @@ from ..layouts import Burst
 __all__ = ["BLOCK_WORDS", "BurstSplitter", "WordRun"]
 
 BLOCK_WORDS = 256
-"""No burst crosses a multiple of this many words (2 KiB): so none crosses a 4 KiB page, which AXI forbids
-(Arm IHI 0022, A3.4.1), and none is longer than 256 words."""
+"""No burst crosses a multiple of this many words (2 KiB): so none crosses a 4 KiB page, which AXI
+forbids (Arm IHI 0022, A3.4.1), and none is longer than 256 words."""
 
 
 class WordRun(data.Struct):

@@ -29,7 +29,7 @@ def receives(qp):
 
 
 class SegmentCheck(wiring.Component):
-    """Checks of section 3 of the device behaviour, but for those that ask for messages and CQ slots.
+    """Checks of section 3 of the device behaviour but those that ask for messages and CQ slots.
 
     One tagged datagram in 7 cycles. A Send waits until ``quiet``, since the datagrams before it
     may take receives of the same QP, then for its WQE; 8 cycles more.
@@ -79,7 +79,7 @@ class SegmentCheck(wiring.Component):
         is_record = datagram.opcode == RECORD
         is_send = ~(is_write | is_record)
 
-        # The extent is what must lie inside the region: the message, the Write's payload, or the SGE.
+        # The extent must lie inside the region: the message, the Write's payload, or the SGE.
         stag = Signal(32)
         extent_start = Signal(64)
         extent_length = Signal(32)

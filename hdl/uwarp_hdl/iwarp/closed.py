@@ -1,4 +1,4 @@
-"""Names of closed messages, so that late segments are told from new messages (device behaviour, section 5)."""
+"""Names of closed messages: they tell late segments from new messages (device behaviour, 5)."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, memory, wiring
@@ -12,8 +12,8 @@ from .receive_layouts import closed_name_layout
 __all__ = ["ClosedMessages"]
 
 SCRUB_INTERVAL = 16
-"""Cycles from one scrubbed row to the next. A row of the largest memory is looked at every 2^20 cycles, 2^10
-ticks: long before a tick number of 16 bits wraps."""
+"""Cycles from one scrubbed row to the next. A row of the largest memory is looked at every 2^20
+cycles, 2^10 ticks: long before a tick number of 16 bits wraps."""
 
 
 class ClosedMessages(wiring.Component):

@@ -49,7 +49,7 @@ class Closing(wiring.Component):
         row = self.row
         progress = self.progress
 
-        # Valid octets: whole granules between the edges, and the message's share of the two at the edges.
+        # Valid octets: whole granules between the edges, and the message's share of the edges.
         alone = row.first == row.last
         granule = Signal(17)
         beyond_start = Signal(17)

@@ -1,8 +1,8 @@
 """Completions in order, each after its payload and its map.
 
-entries --+--> entry queue ------------------------------------------------> join --> completions
-          '--> order queue --> [MapWriter: payload retired? write map] --> released --^
-                                 ^ runs, words, edges of the snapshot        (map answered?)
+entries --+--> entry queue ----------------------------------------------> join --> completions
+          '--> order queue --> [MapWriter: payload retired? write map] --> releases --^
+                                 ^ runs, words, edges of the snapshot       (map answered?)
 """
 
 from amaranth.hdl import Module, Mux, Signal
@@ -22,29 +22,29 @@ __all__ = ["CompletionQueue", "MapWriter", "Order", "Release"]
 
 
 class Order(data.Struct):
-    """A completion that waits for the placement numbered ``ticket``, then for its map, if ``mapped``."""
+    """A completion that waits for placement number ``ticket``, then for its map, if ``mapped``."""
 
     ticket: TICKET_WIDTH
     mapped: 1
 
 
 class Release(data.Struct):
-    """A completion whose payload is in memory, as its map is when ``ticket`` maps have been answered."""
+    """A completion whose payload is in memory, and its map once ``ticket`` maps are answered."""
 
     ticket: TICKET_WIDTH
     edges: EdgeBytes
 
 
 def reached(number, ticket):
-    """Whether ``number``, which counts up, has come to ``ticket``; the two are less than half a turn apart."""
+    """Whether ``number``, which counts up, has come to ``ticket``, less than half a turn away."""
     return ~(number - ticket)[TICKET_WIDTH - 1]
 
 
 class MapWriter(wiring.Component):
     """Release completions in order; write the maps of those that have one.
 
-    An order without a map takes a cycle, one with a map 4 and its words. Words of the map are written
-    as soon as the message's payload has been answered; nothing waits for the answer here.
+    An order without a map takes a cycle, one with a map 4 and its words. Words of the map are
+    written as soon as the message's payload has been answered; nothing waits for the answer here.
 
     Members
     -------
@@ -160,8 +160,8 @@ class CompletionQueue(wiring.Component):
     level : Out
         Completions held.
     crowded : Out(1)
-        So many placements (96) have been numbered since the oldest completion's that the next must wait,
-        for the numbers to stay comparable.
+        So many placements (96) have been numbered since the oldest completion's that the next must
+        wait, for the numbers to stay comparable.
     """
 
     def __init__(self, depth: int = 64):

@@ -37,7 +37,7 @@ SEND_WITH_IMMEDIATE = 0xE
 
 
 class Plan(data.Struct):
-    """What ISSUE does besides taking the payload off its stream: ``drop`` is a Counter, 0 to place."""
+    """What ISSUE does besides taking the payload off: ``drop`` is a Counter, 0 to place it."""
 
     drop: 6
     complete: 1
@@ -204,7 +204,6 @@ class Dispatch(wiring.Component):
                     m.next = "DECIDE"
 
             with m.State("VERIFY"):
-                # Late would be wrong here: an open message is not closed.
                 row = trackers.row
                 with m.If(
                     (row.stag != datagram.stag)

@@ -4,8 +4,8 @@
                |
     payload ---+--> rotate -> merge with held octets --> write.beats
 
-A word leaves a cycle. A command takes one cycle for itself, its words, and one more if the payload's
-first octet stands further up in its word than in memory.
+A word leaves a cycle. A command takes one cycle for itself, its words, and one more if the
+payload's first octet stands further up in its word than in memory.
 """
 
 from amaranth.hdl import Array, Cat, Module, Mux, Signal
@@ -23,8 +23,8 @@ __all__ = ["Placer"]
 class Placer(wiring.Component):
     """Take payloads off the payload stream and write them to memory, or drop them.
 
-    Octets outside the payload's range are never written (byte strobes). Latency from the command and
-    its words to the first word written: 2 cycles. Error answers of the bus count as answers.
+    Octets outside the payload's range are never written (byte strobes). Latency from the command
+    and its words to the first word written: 2 cycles. Error answers of the bus count as answers.
 
     Parameters
     ----------

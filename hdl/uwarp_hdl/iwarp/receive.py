@@ -44,8 +44,8 @@ __all__ = ["DatagramReceiver"]
 class DatagramReceiver(wiring.Component):
     """Sections 3 to 5 of the device behaviour, and the receive side of section 6.
 
-    A word of payload a cycle; a Write, a single Write-Record or a segment of an open one in at most 10 cycles.
-    A Send takes the latency of its WQE's read besides.
+    A word of payload a cycle; a Write, a single Write-Record or a segment of an open one in at most
+    10 cycles. A Send takes the latency of its WQE's read besides.
 
     Members
     -------

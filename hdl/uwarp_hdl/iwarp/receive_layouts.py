@@ -1,7 +1,7 @@
 """Layouts that pass between the units of the receive side, sized by the build parameters.
 
-Offsets are octets from a region's ``base_to``. A mapped region has at most ``map_bits`` granules of at
-most 2^16 octets, so its offsets have ``log2(map_bits) + 16`` bits.
+Offsets are octets from a region's ``base_to``. A mapped region has at most ``map_bits`` granules of
+at most 2^16 octets, so its offsets have ``log2(map_bits) + 16`` bits.
 """
 
 from amaranth.lib import data
@@ -53,8 +53,8 @@ def closed_name_layout(parameters: Parameters) -> data.StructLayout:
 
 
 class PlaceCommand(data.Struct):
-    """``length`` octets (at least one) of the payload stream, from octet ``offset`` of its next word
-    on, to DMA address ``address``; or, with ``drop``, to nowhere."""
+    """``length`` octets (at least one) of the payload stream, from octet ``offset`` of its next
+    word on, to DMA address ``address``; or, with ``drop``, to nowhere."""
 
     address: 64
     length: 16
@@ -63,7 +63,7 @@ class PlaceCommand(data.Struct):
 
 
 class PendingCompletion(data.Struct):
-    """A completion that waits for the placement with number ``ticket`` and, if ``mapped``, its map."""
+    """A CQE without what is known only when it is written: map bytes, time and phase."""
 
     cq: 16
     opcode: 4
@@ -85,8 +85,9 @@ def segment_layout(parameters: Parameters) -> data.StructLayout:
     """A datagram, with all that can be said of it without regard to messages.
 
     ``drop`` is the Counter of the first failed check, 0 if none. ``low`` to ``high`` - 1 are the
-    granules between the message's ``first`` and ``last`` which the segment covers; ``head`` and ``tail``
-    say whether it covers those two. ``start`` and ``end`` are the offsets of the message's first and last octet.
+    granules between the message's ``first`` and ``last`` which the segment covers, if ``inner``;
+    ``head`` and ``tail`` say whether it covers those two. ``start`` and ``end`` are the offsets of
+    the message's first and last octet, ``complete`` says that the payload is the whole message.
     """
     granule = granule_width(parameters)
     return data.StructLayout(

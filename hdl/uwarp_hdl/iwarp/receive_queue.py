@@ -32,7 +32,8 @@ class PostedReceive(data.Struct):
 class ReceiveQueue(wiring.Component):
     """Look at a QP's oldest posted receive; take it later with ``consume``.
 
-    An empty ring is answered in 3 cycles, another in 8 and the read's latency. One request at a time.
+    An empty ring is answered in 3 cycles, another in 8 and the read's latency. One request at a
+    time.
 
     Members
     -------
@@ -76,8 +77,8 @@ class ReceiveQueue(wiring.Component):
         with m.If(sweeping):
             m.d.sync += [sweep.eq(sweep + 1), sweeping.eq(~sweep.all())]
 
-        # The consumer at the read port is that of the last request, hence of consume. A reset may have
-        # emptied the ring since.
+        # The consumer at the read port is that of the last request, hence of consume. A reset may
+        # have emptied the ring since.
         doorbell = self.doorbells.payload
         rung = Signal()
         consumed = self.consume & (producer.data != consumer.data)
@@ -111,8 +112,8 @@ class ReceiveQueue(wiring.Component):
         with m.FSM():
             with m.State("IDLE"):
                 m.d.comb += self.requests.ready.eq(~sweeping)
-                m.d.sync += [ring.eq(self.requests.payload), receive.eq(0)]
                 with m.If(self.requests.valid & ~sweeping):
+                    m.d.sync += [ring.eq(self.requests.payload), receive.eq(0)]
                     m.next = "INDICES"
             with m.State("INDICES"):
                 m.next = "COMPARE"

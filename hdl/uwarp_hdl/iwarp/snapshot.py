@@ -1,10 +1,10 @@
 """Take a closed message's bits out of the on-chip map.
 
-    commands -> clears (4 words at most each) -> ValidityMap -> word -> strobes, edge bytes -> words
-            \\-> runs {address, words}                                                     \\-> edges
+    commands -> clears (of up to 4 words) -> ValidityMap -> word -> strobes, edge bytes -> words
+            '-> runs {address, words}                                                   '-> edges
 
-The words wait in a queue until the message's payload is in memory; the map is free for the next message in
-the same place as soon as ``idle``.
+The words wait in a queue until the message's payload is in memory; the map is free for the next
+message in the same place as soon as ``idle``.
 """
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal
@@ -56,7 +56,7 @@ class MapSnapshot(wiring.Component):
     word_valid, word, word_last : In
         Answers to ``clears``, as of :class:`ValidityMap`.
     runs : Out(stream of WordRun)
-        For each command at once: the words of host map that come of it, with ``words`` 0 if there are none.
+        For each command at once: the words of host map that come of it; ``words`` is 0 if none do.
     words : Out(stream of MapWord)
     edges : Out(stream of EdgeBytes)
         For each command, after its words.

@@ -1,7 +1,7 @@
 """Trackers: the open Write-Records, one each (device behaviour, section 4).
 
-Names are compared in parallel, and so are the octets that a new message would share with open ones. What
-stays the same until a message closes is in a memory; so is its progress.
+Names are compared in parallel, and so are the octets that a new message would share with open
+ones. What stays the same until a message closes is in a memory; so is its progress.
 """
 
 from amaranth.hdl import C, Module, Mux, Signal
@@ -24,8 +24,8 @@ def lowest_set(bits):
 
 
 def progress_layout(parameters: Parameters) -> data.StructLayout:
-    """``missing``: granules between the first and the last that are not valid yet. ``head``, ``tail``:
-    the first and the last granule are valid; of a message in one granule ``head`` speaks alone."""
+    """``missing``: granules between the first and the last that are not valid yet. ``head`` and
+    ``tail``: the first and the last granule are valid; of a message in one granule both are set."""
     return data.StructLayout({"missing": granule_width(parameters), "head": 1, "tail": 1})
 
 
@@ -33,13 +33,13 @@ class Trackers(wiring.Component):
     """``n_tracker`` open messages: look up, open, account, close; and find those that fell silent.
 
     ``match`` and ``overlap`` are combinational. ``row`` and ``progress`` are those of the ``index``
-    of the cycle before. Of ``open``, ``touch``, ``mark`` and ``close`` one may be high in a cycle, but
-    ``touch`` may be with ``open`` or alone.
+    of the cycle before. One of ``open``, ``touch``, ``mark`` and ``close`` may be high in a cycle;
+    or ``open`` and ``touch``, of the same tracker.
 
     Members
     -------
     name, region, start, end : In
-        Of a datagram's message; ``start`` and ``end``, its first and last octet, count from the region's base.
+        Of a datagram's message; its first and last octet count from the region's base.
     match : Out(n_tracker)
         The tracker that holds ``name``.
     overlap : Out(n_tracker)
@@ -58,8 +58,8 @@ class Trackers(wiring.Component):
         From the cycle after ``mark`` until ``close``: nothing of that message is missing.
     close, close_index : In
     expired, expired_index : Out
-        A message that has been silent for its timeout. Withdrawn by ``open``, ``touch`` and ``close``.
-        Found within ``4 * n_tracker`` cycles without those.
+        A message that has been silent for its timeout. Withdrawn by ``open``, ``touch`` and
+        ``close``. Found within ``4 * n_tracker`` cycles without those.
     count : Out
         Open messages.
     """
@@ -205,7 +205,7 @@ class Trackers(wiring.Component):
         ]
         m.d.sync += [age.eq(self.tick - touched_read.data), timeout.eq(timeouts_read.data)]
 
-        # What has been read of a tracker before an open, touch or close may be of the past after it.
+        # What has been read of a tracker before an open, touch or close may be of the past then.
         changes = self.open | self.touch | self.close
         with m.FSM(name="scan"):
             with m.State("READ"):

@@ -3,9 +3,9 @@
     marks, clears -> address -> RAM -> new word -> write back
                                           '-> bits that changed -> count, words
 
-Ranges are worked on one at a time, a word a cycle. The next range starts when the last word of the one
-before has been written back, 4 cycles after its own start for a range of one word; so two ranges in one
-word never lose each other's bits.
+Ranges are worked on one at a time, a word a cycle. The next range starts when the last word of the
+one before has been written back, 4 cycles after its own start for a range of one word; so two
+ranges in one word never lose each other's bits.
 """
 
 from amaranth.hdl import Module, Mux, Signal
@@ -86,7 +86,8 @@ class ValidityMap(wiring.Component):
                 "last": 1,
             }
         )
-        # addressed: the RAM is reading; loaded: the word is here; changed: it is being written back.
+        # addressed: the RAM's output is the word; loaded: it is in ``old``; changed: the new word
+        # is being written back.
         addressed = Signal(stage)
         loaded = Signal(stage)
         changed = Signal(stage)

@@ -1,0 +1,169 @@
+"""A DatagramReceiver with tables, rings, CQs and memory around it."""
+
+from receive_bench import (
+    HostMemory,
+    bits_of,
+    payload_words,
+    put_stream,
+    run,
+    take,
+    value_of,
+)
+
+from uwarp.contract import RECV_WQE, Counter, QpState
+from uwarp_hdl.iwarp.receive import DatagramReceiver
+from uwarp_hdl.layouts import QP_ROW, REGION_ROW
+
+__all__ = ["ALL_OPCODES", "ReceiverBench", "datagram", "qp_row"]
+
+ALL_OPCODES = 1 << 0x0 | 1 << 0x3 | 1 << 0x5 | 1 << 0xC | 1 << 0xE
+
+
+def qp_row(**fields):
+    row = {"state": QpState.RTS, "pd": 1, "timeout": 30000, "opcodes": ALL_OPCODES, "rq_log2": 4}
+    return row | fields
+
+
+def datagram(opcode=0xC, payload_length=0, **fields):
+    d = dict.fromkeys(
+        ("qpn", "solicited", "immediate_valid", "last", "stag", "to", "qn", "msn", "mo"), 0
+    )
+    d |= {"source_ip": 0x0A000001, "source_port": 4000, "mlen": payload_length, "immediate": 0}
+    d |= {"opcode": opcode, "payload_length": payload_length, "payload_offset": 0}
+    unknown = fields.keys() - d.keys()
+    assert not unknown, unknown
+    return d | fields
+
+
+class ReceiverBench:
+    """Feeds datagrams and collects what comes of them.
+
+    ``stall`` is the probability of a pause on every stream; ``delay`` the cycles of a write answer.
+    CQs in ``full`` have no free slot.
+    """
+
+    def __init__(self, parameters, qps, regions, receives, full, rng, stall=0.0, delay=None):
+        self.dut = dut = DatagramReceiver(parameters)
+        self.qps = qps
+        self.regions = [
+            region.row() if not isinstance(region, dict) else region for region in regions
+        ]
+        self.receives = receives
+        self.full = full
+        self.rng = rng
+        self.stall = stall
+        delay = delay or (lambda: 3 + rng.randrange(20))
+        self.memory = HostMemory(dut.payload_write, rng, stall, delay)
+        self.map_memory = HostMemory(dut.map_write, rng, stall, delay)
+        self.outcomes = []
+        self.completed = []
+        self.reserved = 0
+        self.cycle = 0
+        self.on_completion = lambda completion: None
+
+    async def tables(self, ctx):
+        """Rows, a cycle after their index; and the strobes."""
+        dut = self.dut
+        qp_bits = [bits_of(QP_ROW, row) for row in self.qps]
+        region_bits = [bits_of(REGION_ROW, row) for row in self.regions]
+        shown = None
+        while True:
+            _, _, qp, region, events = await ctx.tick().sample(
+                dut.qp.index, dut.region.index, dut.events
+            )
+            self.cycle += 1
+            if shown != (shown := (qp, region)):
+                ctx.set(value_of(dut.qp.row), qp_bits[qp])
+                ctx.set(value_of(dut.region.row), region_bits[region])
+            if events:
+                assert events & events - 1 == 0, f"events {events:#x} in one cycle"
+                self.outcomes.append(Counter(events.bit_length() - 1))
+
+    async def credits(self, ctx):
+        credits = self.dut.credits
+        while True:
+            request = await take(ctx, credits.requests, self.rng, self.stall)
+            if request.operation.value:  # RELEASE
+                self.reserved -= 1
+                continue
+            granted = request.cq not in self.full
+            self.reserved += granted
+            await put_stream(ctx, credits.granted, [int(granted)], self.rng, self.stall)
+
+    async def wqe_reads(self, ctx):
+        client = self.dut.wqe_read
+        while True:
+            burst = await take(ctx, client.bursts, self.rng, self.stall)
+            assert burst.beats == 3
+            qpn, octet = divmod(burst.address, 0x1000)
+            assert octet % 32 == 0
+            ring = 1 << self.qps[qpn]["rq_log2"]
+            posted = self.receives[qpn]
+            assert len(posted) <= ring, "more receives than the ring holds"
+            sge = posted[octet // 32]
+            wqe = RECV_WQE.to_int(
+                sge0_addr=sge["addr"], sge0_length=sge["length"], sge0_lkey=sge["lkey"]
+            )
+            beats = [
+                {
+                    "data": wqe >> 64 * beat & (1 << 64) - 1,
+                    "last": beat == 3,
+                    "error": beat == sge.get("error", -1),
+                }
+                for beat in range(4)
+            ]
+            await put_stream(ctx, client.beats, beats, self.rng, self.stall)
+
+    async def completions(self, ctx):
+        while True:
+            completion = await take(ctx, self.dut.completions, self.rng, self.stall)
+            self.reserved -= 1
+            self.completed.append(completion)
+            self.on_completion(completion)
+
+    async def ring(self, ctx):
+        """Post the receives."""
+        doorbells = [
+            {"qpn": qpn, "index": len(posted), "reset": 0} for qpn, posted in self.receives.items()
+        ]
+        await put_stream(ctx, self.dut.doorbells, doorbells)
+
+    async def give(self, ctx, items):
+        """Datagrams (fields, payload), each with its words; returns when all are taken."""
+        for fields, octets in items:
+            if octets:
+                self.words += payload_words(octets, fields["payload_offset"], self.rng)
+            await put_stream(ctx, self.dut.datagrams, [fields], self.rng, self.stall)
+
+    async def feed_words(self, ctx):
+        while True:
+            while not self.words:
+                await ctx.tick()
+            await put_stream(ctx, self.dut.payload, [self.words.pop(0)], self.rng, self.stall)
+
+    async def settle(self, ctx, open_messages=0):
+        """Until only ``open_messages`` are left, for a while."""
+        quiet = 0
+        while quiet < 40:
+            left = (await ctx.tick().sample(self.dut.open_messages))[2]
+            quiet = quiet + 1 if left == open_messages and not self.words else 0
+
+    def set_tick(self, ctx, tick):
+        ctx.set(self.dut.time, tick % (1 << 37) << 10)
+
+    def run(self, testbench, max_cycles=100_000):
+        self.words = []
+        run(
+            self.dut,
+            testbench,
+            background=[
+                self.tables,
+                self.credits,
+                self.wqe_reads,
+                self.completions,
+                self.feed_words,
+                self.memory.serve,
+                self.map_memory.serve,
+            ],
+            max_cycles=max_cycles,
+        )

@@ -1,0 +1,439 @@
+"""The receive side end to end, against the rule (P3, P20 to P30, P33)."""
+
+from itertools import pairwise
+
+import pytest
+from receive_bench import make_rng, put_stream
+from receive_rule import Region, Rule
+from receiver_bench import ReceiverBench, datagram, qp_row
+
+from uwarp.contract import Access, Counter, Parameters, QpState, Status
+
+PARAMETERS = Parameters(n_qp=4, n_region=8, n_tracker=4, n_closed=16, map_bits=2048)
+TOP = 1 << 64
+LOCAL, REMOTE = int(Access.LOCAL_WRITE), int(Access.REMOTE_WRITE)
+FULL_CQ = 3
+
+
+def make_qps():
+    return [
+        qp_row(recv_cq=0, rq_addr=0x0000 >> 6, rq_log2=5),
+        qp_row(recv_cq=1, rq_addr=0x1000 >> 6, state=QpState.RTR, opcodes=0b0101000000001001),
+        qp_row(recv_cq=2, rq_addr=0x2000 >> 6, state=QpState.INIT),
+        qp_row(recv_cq=FULL_CQ, rq_addr=0x3000 >> 6, pd=1),
+    ]
+
+
+def make_regions():
+    return [
+        Region(mapped=1, key=0x11, base_to=0x10000, length=0x4000, dma_addr=0x20000,
+               map_addr=0x1000, map_base=0),
+        Region(mapped=1, key=0x22, granule_log2=8, base_to=TOP - 0x8000, length=0x8000,
+               dma_addr=0x40003, map_addr=0x2008, map_base=256),
+        Region(key=0x33, base_to=0xFFFFFFF3, length=0x3001, dma_addr=0x61001),
+        Region(key=0x44, access=LOCAL, base_to=0, length=0x1000, dma_addr=0x70000),
+        Region(key=0x55, pd=2, base_to=0, length=0x1000, dma_addr=0x80000),
+        Region(valid=0, key=0x66, base_to=0, length=0x1000),
+        Region(mapped=1, key=0x77, base_to=0x500000, length=0x8000, dma_addr=0x90004,
+               map_addr=0x3000, map_base=1024),
+        Region(key=0x88, access=REMOTE, base_to=1 << 40, length=5 << 32, dma_addr=1 << 50),
+    ]  # fmt: skip
+
+
+def stag_of(regions, index):
+    return index << 8 | regions[index].key
+
+
+class Traffic:
+    """Random messages whose datagrams are lost, doubled, shuffled, cut wrongly and contradicted."""
+
+    def __init__(self, rng, regions):
+        self.rng = rng
+        self.regions = regions
+        self.msn = 0xFFFFFFF0
+
+    def name(self):
+        self.msn = self.msn + 1 & 0xFFFFFFFF
+        return {
+            "qpn": self.rng.choices((0, 1, 2, 3), (10, 3, 1, 1))[0],
+            "source_ip": self.rng.choice((0x0A000001, 0x0A000001, 0x0A000002)),
+            "source_port": self.rng.choice((4000, 4001)),
+            "msn": self.rng.choice((self.msn, self.msn, self.msn, self.rng.randrange(3))),
+            "immediate_valid": self.rng.randrange(2),
+            "solicited": self.rng.randrange(2),
+            "immediate": self.rng.getrandbits(32),
+        }
+
+    def message(self):
+        rng = self.rng
+        kind = rng.choices(("record", "single", "write", "send", "empty"), (8, 3, 2, 3, 1))[0]
+        if kind == "send":
+            return self.send()
+        index = rng.choices(range(8), (8, 6, 2, 1, 1, 1, 6, 1))[0]
+        region = self.regions[index]
+        length = {
+            "record": rng.choice((100, 400, 700, 1500, 3000)),
+            "empty": 0,
+        }.get(kind, rng.choice((1, 8, 40, 200)))
+        length = min(length, region.length)
+        room = region.length - length
+        where = rng.choice((0, room, rng.randrange(room + 1), rng.randrange(0, room + 1) & ~0x3F))
+        base = region.base_to + where
+        if rng.random() < 0.05:  # one octet out of bounds, either way
+            base += rng.choice((-1, 1)) + rng.choice((-where, room - where))
+        stag = index << 8 | region.key
+        if rng.random() < 0.03:
+            stag ^= rng.choice((1, 0x80, 0x800, 0x800000))
+        if kind == "write":
+            return [self.wrap(datagram(0x0, length, stag=stag, **self.name() | {"msn": 0}), base)]
+        name = self.name()
+        if kind != "record":
+            return [self.wrap(datagram(0xC, length, stag=stag, **name), base)]
+        if rng.random() < 0.85:
+            size = 1 << region.granule_log2
+            cut = rng.choice((size, 2 * size, 5 * size))
+            first = cut - (base - region.base_to) % size
+        else:  # a foreign sender
+            cut = rng.choice((100, 333))
+            first = rng.randrange(1, cut + 1)
+        cuts = [0, *range(min(first, length), length, cut), length]
+        segments = []
+        for start, stop in pairwise(cuts):
+            fields = datagram(0xC, stop - start, stag=stag, **name | {"mo": start, "mlen": length})
+            if rng.random() < 0.02:
+                fields[rng.choice(("mo", "mlen", "to", "stag"))] ^= 1 << rng.randrange(32)
+            segments.append(self.wrap(fields, base + start))
+        return segments
+
+    def send(self):
+        rng = self.rng
+        opcode = rng.choice((0x3, 0x3, 0x5, 0xE))
+        length = rng.choice((0, 1, 63, 64, 200, 600))
+        name = self.name() | {"immediate": rng.getrandbits(32) if opcode == 0xE else 0}
+        fields = datagram(opcode, length, **name)
+        if rng.random() < 0.1:
+            fields[rng.choice(("qn", "mo", "mlen"))] += rng.randrange(1, 3)
+        return [(fields, rng.randbytes(length))]
+
+    def wrap(self, fields, to):
+        fields["to"] = to % TOP ^ fields["to"]
+        return fields, self.rng.randbytes(fields["payload_length"])
+
+    def stream(self, number):
+        """Datagrams of several messages at a time."""
+        rng = self.rng
+        going = []
+        result = []
+        while len(result) < number:
+            while len(going) < 5:
+                segments = self.message()
+                if rng.random() < 0.3 and len(segments) > 1:
+                    segments.pop(rng.randrange(len(segments)))
+                if rng.random() < 0.5:
+                    rng.shuffle(segments)
+                segments += rng.sample(segments, rng.choice((0, 0, min(2, len(segments)))))
+                going.append(segments)
+            mine = rng.choice(going)
+            fields, octets = mine.pop(0)
+            offset = rng.randrange(8)
+            result.append((fields | {"payload_offset": offset}, octets))
+            if not mine:
+                going.remove(mine)
+        return result
+
+
+def make_receives(rng, regions, number):
+    """Posted receives, some of which no Send may use."""
+
+    def sge():
+        index = rng.choices((0, 2, 3, 4, 5, 6, 7), (3, 3, 3, 1, 1, 3, 1))[0]
+        region = regions[index]
+        length = rng.choice((0, 64, 600, 600, 1000))
+        addr = region.base_to + rng.randrange(region.length - length + 1)
+        if rng.random() < 0.1:
+            addr = region.base_to + region.length - length + 1
+        return {"addr": addr, "length": length, "lkey": stag_of(regions, index)}
+
+    return {0: [sge() for _ in range(number)], 1: [sge() for _ in range(5)], 3: [sge()]}
+
+
+def check(bench, rule):
+    outcomes = [Counter(counter).name for counter in bench.outcomes]
+    expected = [counter.name for counter in rule.outcomes]
+    for i, (got, want) in enumerate(zip(outcomes, expected, strict=False)):
+        assert got == want, f"datagram {i}: {got}, not {want}"
+    assert len(outcomes) == len(expected)
+    for i, (got, want) in enumerate(zip(bench.completed, rule.completed, strict=False)):
+        assert got.cq == want.cq, f"completion {i}"
+        for name, _ in got.cqe.shape():
+            value = getattr(got.cqe, name)
+            assert value == want.cqe.get(name, 0), (
+                f"completion {i}: {name} is {value:#x}, not {want.cqe.get(name, 0):#x}: {want.cqe}"
+            )
+    assert len(bench.completed) == len(rule.completed)
+    assert bench.memory.octets == rule.memory
+    assert bench.map_memory.octets == rule.map_memory
+    assert bench.reserved == sum(tracker is not None for tracker in rule.trackers)
+
+
+def run_against_rule(bench, rule, items, max_cycles=100_000):
+    """All datagrams at one tick; then every open message times out."""
+    for fields, octets in items:
+        rule.datagram(fields, octets)
+
+    def in_memory(completion):
+        want = rule.completed[len(bench.completed) - 1]
+        assert bench.memory.answered >= want.after, "CQE before its payload"
+        assert bench.map_memory.answered >= want.after_map, "CQE before its map"
+
+    bench.on_completion = in_memory
+
+    async def drive(ctx):
+        await bench.ring(ctx)
+        await bench.give(ctx, items)
+        await bench.settle(ctx, sum(tracker is not None for tracker in rule.trackers))
+        check(bench, rule)
+        bench.on_completion = lambda completion: None
+        bench.set_tick(ctx, 30000)
+        await bench.settle(ctx)
+        # Which of those that expire at once closes first is not said.
+        for completion in bench.completed[len(rule.completed) :]:
+            rule.expire(30000, completion.cqe.msn)
+        rule.expire(30000)
+        check(bench, rule)
+
+    bench.run(drive, max_cycles)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("stall", [0.0, 0.3])
+def test_random_traffic(seed, stall):
+    rng = make_rng(100 + seed)
+    regions = make_regions()
+    receives = make_receives(rng, regions, 30)
+    bench = ReceiverBench(PARAMETERS, make_qps(), regions, receives, {FULL_CQ}, rng, stall)
+    rule = Rule(PARAMETERS, make_qps(), regions, receives, {FULL_CQ})
+    items = Traffic(rng, regions).stream(200)
+    run_against_rule(bench, rule, items)
+
+
+def one_region(**fields):
+    region = Region(mapped=1, key=0x11, base_to=0x10000, length=0x10000, dma_addr=0x20000,
+                    map_addr=0x1000)  # fmt: skip
+    for name, value in fields.items():
+        setattr(region, name, value)
+    return region
+
+
+def small_bench(rng, region=None, parameters=PARAMETERS, **options):
+    regions = [region or one_region()] + [Region(valid=0)] * 7
+    qps = make_qps()
+    rule = Rule(parameters, qps, regions, {}, {FULL_CQ})
+    return ReceiverBench(parameters, qps, regions, {}, {FULL_CQ}, rng, **options), rule
+
+
+def record(rng, msn, mo, length, mlen, base=0x10000, qpn=0):
+    fields = datagram(0xC, length, qpn=qpn, msn=msn, mo=mo, mlen=mlen, stag=0x11, to=base + mo)
+    return fields, rng.randbytes(length)
+
+
+def test_timeout():
+    """A message closes as partial when it has been silent for its timeout, not a tick before; a
+    duplicate puts it off (P22). Its late segments are dropped until it is forgotten (P21)."""
+    rng = make_rng(20)
+    bench, rule = small_bench(rng)
+    for rows in (bench.qps, rule.qps):
+        rows[0]["timeout"] = 100
+    start = 65500  # the tick number wraps meanwhile
+    first = record(rng, 7, 0, 64, 200)
+    last = record(rng, 7, 192, 8, 200)
+
+    async def drive(ctx):
+        async def at(tick, *items):
+            bench.set_tick(ctx, tick)
+            await ctx.tick().repeat(PARAMETERS.n_tracker + 64)
+            rule.expire(tick)
+            for item in items:
+                rule.datagram(*item, tick)
+            await bench.give(ctx, items)
+            await bench.settle(ctx, sum(tracker is not None for tracker in rule.trackers))
+            check(bench, rule)
+
+        await at(start, first)
+        await at(start + 99, first)  # counts from here again
+        await at(start + 198)
+        assert not bench.completed
+        await at(start + 199)
+        assert [c.cqe.status for c in bench.completed] == [Status.PARTIAL]
+        await at(start + 298, last)
+        assert bench.outcomes[-1] == Counter.DROP_LATE
+        await at(start + 299, last)
+        assert bench.outcomes[-1] == Counter.RX_PLACED
+        await at(start + 399)
+        assert len(bench.completed) == 2
+
+    bench.run(drive)
+
+
+def test_old_names_are_forgotten_before_the_tick_number_wraps():
+    rng = make_rng(21)
+    bench, _ = small_bench(rng)
+    single = record(rng, 5, 0, 64, 64)
+
+    async def drive(ctx):
+        await bench.give(ctx, [single])
+        await bench.settle(ctx)
+        bench.set_tick(ctx, 1 << 15)
+        await ctx.tick().repeat(2 * 16 * PARAMETERS.n_closed)
+        bench.set_tick(ctx, (1 << 16) + 5)
+        await bench.give(ctx, [single])
+        await bench.settle(ctx)
+
+    bench.run(drive)
+    assert bench.outcomes == [Counter.RX_PLACED] * 2
+
+
+def test_the_segment_right_behind_the_last_is_late():
+    """Duplicates and a new message in the same place, without a pause between them (P20, P21)."""
+    rng = make_rng(22)
+    bench, rule = small_bench(rng)
+    items = []
+    for msn in range(12):
+        mlen = rng.choice((128, 192, 1000))
+        segments = [record(rng, msn, mo, min(64, mlen - mo), mlen) for mo in range(0, mlen, 64)]
+        items += segments + segments[-1:] + segments[:1]
+    run_against_rule(bench, rule, items)
+    assert bench.outcomes.count(Counter.DROP_LATE) == 24
+    assert {c.cqe.status for c in bench.completed} == {Status.SUCCESS}
+
+
+def test_a_new_message_closes_the_ones_it_overlaps():
+    """A retransmission under a new MSN (P26); neighbours in one granule are left alone (P25)."""
+    rng = make_rng(23)
+    bench, rule = small_bench(rng)
+    items = [
+        record(rng, 1, 0, 64, 1000),
+        record(rng, 1, 512, 64, 1000),
+        record(rng, 2, 0, 24, 1000, base=0x10000 + 1000),  # from the granule where 1 ends
+        record(rng, 3, 64, 64, 1000),  # closes 1
+        record(rng, 1, 128, 64, 1000),  # late
+        record(rng, 3, 448, 64, 1000),
+        record(rng, 4, 0, 40, 40, base=0x10000 + 980),  # a single, closes 3 and 2
+        record(rng, 5, 0, 64, 300, base=0x10000 + 64 * 50, qpn=3),  # CQ full
+        record(rng, 6, 0, 64, 300, base=0x10000 + 64 * 40),
+        record(rng, 7, 0, 64, 300, base=0x10000 + 64 * 40, qpn=3),  # CQ full, yet closes 6
+    ]
+    run_against_rule(bench, rule, items)
+    assert [c.cqe.msn for c in bench.completed] == [1, 3, 2, 4, 6]
+
+
+def test_more_messages_than_trackers():
+    """Two first segments find no tracker and complete by themselves."""
+    rng = make_rng(24)
+    bench, rule = small_bench(rng)
+    items = [
+        record(rng, msn, mo, 64, 128, base=0x10000 + 256 * msn)
+        for mo in (0, 64)
+        for msn in range(PARAMETERS.n_tracker + 2)
+    ]
+    run_against_rule(bench, rule, items)
+    assert sum(bool(c.cqe.flags & 8) for c in bench.completed) == 2
+
+
+def test_a_map_of_many_words():
+    """Longer than the queue between map and memory, and than a burst; granules at random."""
+    rng = make_rng(25)
+    parameters = Parameters(n_qp=4, n_region=8, n_tracker=4, n_closed=16, map_bits=65536)
+    region = one_region(length=64 * 65536)
+    bench, rule = small_bench(rng, region, parameters)
+    mlen = 64 * 50000
+    items = [record(rng, 9, 64 * rng.randrange(49900), 64, mlen) for _ in range(40)]
+    items.append(record(rng, 10, 0, 64, 128))  # closes it
+    items.append(record(rng, 10, 64, 64, 128))
+    run_against_rule(bench, rule, items)
+    assert bench.completed[0].cqe.status == Status.PARTIAL
+
+
+@pytest.mark.parametrize("kind", ["single", "open"])
+def test_rate_with_a_slow_host(kind):
+    """Datagrams of 64 octets at 10 cycles each, while the host takes 1 us to answer a write."""
+    rng = make_rng(26)
+    bench, rule = small_bench(rng, delay=lambda: 156)
+    number = 200
+    if kind == "single":
+        items = [record(rng, i, 0, 8, 8, base=0x10000 + 64 * i) for i in range(number)]
+    else:
+        items = [record(rng, 1, 64 * i, 64, 64 * 1000) for i in range(number)]
+    for item in items:
+        rule.datagram(*item)
+    cycles = []
+
+    async def drive(ctx):
+        await ctx.tick().until(~bench.dut.busy)
+        await bench.give(ctx, items[:1])
+        start = bench.cycle
+        await bench.give(ctx, items[1:])
+        cycles.append(bench.cycle - start)
+        await bench.settle(ctx, kind == "open")
+        check(bench, rule)
+
+    bench.run(drive)
+    assert cycles[0] <= 10 * number, f"{cycles[0] / number} cycles a datagram"
+    assert bench.memory.max_unanswered >= 16 or kind == "open"
+
+
+def send(rng, msn, length, **fields):
+    return datagram(0x3, length, msn=msn, **fields), rng.randbytes(length)
+
+
+def test_a_receive_whose_wqe_cannot_be_read():
+    """It counts as not allowed, and is used up; an empty Send needs no SGE."""
+    rng = make_rng(27)
+    bench, _ = small_bench(rng)
+    good = {"addr": 0x10000, "length": 100, "lkey": 0x11}
+    bench.receives = {0: [good | {"error": 1}, good | {"error": 3}, good]}
+
+    async def drive(ctx):
+        await bench.ring(ctx)
+        await bench.give(ctx, [send(rng, 1, 40), send(rng, 2, 0), send(rng, 3, 40)])
+        await bench.settle(ctx)
+
+    bench.run(drive)
+    assert bench.outcomes == [
+        Counter.DROP_RECEIVE_PROTECTION,
+        Counter.RX_PLACED,
+        Counter.RX_PLACED,
+    ]
+    assert [(c.cqe.status, c.cqe.wqe_index, c.cqe.valid) for c in bench.completed] == [
+        (Status.LOC_PROT_ERR, 0, 0),
+        (Status.SUCCESS, 1, 0),
+        (Status.SUCCESS, 2, 40),
+    ]
+
+
+def test_a_reset_empties_the_receive_ring():
+    """Producer and consumer start again at 0, on a ring that had wrapped (P24, P32)."""
+    rng = make_rng(28)
+    bench, _ = small_bench(rng)
+    bench.qps[0]["rq_log2"] = 1
+    bench.receives = {0: [{"addr": 0x10000 + 64 * i, "length": 64, "lkey": 0x11} for i in range(2)]}
+    doorbells = bench.dut.doorbells
+
+    async def drive(ctx):
+        await bench.ring(ctx)
+        await bench.give(ctx, [send(rng, msn, 8) for msn in range(3)])
+        await bench.settle(ctx)
+        await put_stream(ctx, doorbells, [{"qpn": 0, "index": 3, "reset": 0}])
+        await bench.give(ctx, [send(rng, msn, 8) for msn in range(3, 5)])
+        await bench.settle(ctx)
+        await put_stream(ctx, doorbells, [{"qpn": 0, "index": 9, "reset": 1}])
+        await bench.give(ctx, [send(rng, 5, 8)])
+        await bench.settle(ctx)
+        await put_stream(ctx, doorbells, [{"qpn": 0, "index": 1, "reset": 0}])
+        await bench.give(ctx, [send(rng, 6, 8)])
+        await bench.settle(ctx)
+
+    bench.run(drive)
+    placed, empty = Counter.RX_PLACED, Counter.DROP_NO_RECEIVE
+    assert bench.outcomes == [placed, placed, empty, placed, empty, empty, placed]
+    assert [c.cqe.wqe_index for c in bench.completed] == [0, 1, 2, 0]

@@ -1,0 +1,183 @@
+"""Trackers and the memory of closed messages on their own."""
+
+from receive_bench import make_rng, run
+
+from uwarp.contract import Parameters
+from uwarp_hdl.iwarp.closed import ClosedMessages
+from uwarp_hdl.iwarp.trackers import Trackers
+
+PARAMETERS = Parameters(n_qp=4, n_tracker=8, n_closed=16, map_bits=1024)
+
+
+async def strobe(ctx, signal, **values):
+    """Set the ports given, raise ``signal`` for a cycle."""
+    dut, name = signal
+    for port, value in values.items():
+        ctx.set(getattr(dut, port), value)
+    ctx.set(getattr(dut, name), 1)
+    await ctx.tick()
+    ctx.set(getattr(dut, name), 0)
+
+
+def name_of(number):
+    return {"qpn": number % 4, "source_ip": 10 + number // 4, "source_port": 7, "msn": number}
+
+
+def row_of(number, region, start, end):
+    return {"name": name_of(number), "stag": region << 8 | 3, "start": start, "end": end}
+
+
+def test_open_look_up_close():
+    """Random operations against a list; lookups by name and by shared octets after each."""
+    rng = make_rng(31)
+    dut = Trackers(PARAMETERS)
+    slots = [None] * 8
+
+    async def bench(ctx):
+        for number in range(400):
+            free = [i for i, slot in enumerate(slots) if slot is None]
+            assert ctx.get(dut.free) == bool(free)
+            assert ctx.get(dut.count) == 8 - len(free)
+            taken = [i for i, slot in enumerate(slots) if slot]
+            if free and (not taken or rng.random() < 0.55):
+                assert ctx.get(dut.free_index) == free[0]
+                start = rng.randrange(1000)
+                slot = (number, rng.randrange(2), start, start + rng.randrange(100))
+                slots[free[0]] = slot
+                await strobe(ctx, (dut, "open"), opened=row_of(*slot), timeout=50)
+            else:
+                index = rng.choice(taken)
+                slots[index] = None
+                await strobe(ctx, (dut, "close"), close_index=index)
+            wanted = rng.choice([slot for slot in slots if slot] or [(number, 0, 0, 0)])
+            for probe in (wanted[0], number + 1000):
+                ctx.set(dut.name, name_of(probe))
+                expected = sum((bool(s) and s[0] == probe) << i for i, s in enumerate(slots))
+                assert ctx.get(dut.match) == expected
+            # One octet before, at, and after each end of another message.
+            for start in {wanted[2] - 1, wanted[2], wanted[3], wanted[3] + 1} - {-1}:
+                end = start + rng.choice((0, 0, 30))
+                ctx.set(dut.region, wanted[1])
+                ctx.set(dut.start, start)
+                ctx.set(dut.end, end)
+                expected = sum(
+                    (bool(s) and s[1] == wanted[1] and s[2] <= end and start <= s[3]) << i
+                    for i, s in enumerate(slots)
+                )
+                assert ctx.get(dut.overlap) == expected
+
+    run(dut, bench)
+
+
+def test_progress():
+    """Complete when nothing is missing between the edges and both edges are in; not before."""
+    dut = Trackers(PARAMETERS)
+
+    async def bench(ctx):
+        for missing, marks in (
+            (0, [(0, 1, 0), (0, 1, 0), (0, 0, 1)]),
+            (0, [(0, 1, 1)]),
+            (30, [(10, 0, 0), (0, 0, 1), (0, 0, 0), (20, 0, 0), (0, 1, 0)]),
+            (144, [(144, 1, 1)]),
+        ):
+            index = ctx.get(dut.free_index)
+            await strobe(ctx, (dut, "open"), opened=row_of(1, 0, 0, 0), missing=missing)
+            for i, (newly, head, tail) in enumerate(marks):
+                assert not ctx.get(dut.complete)
+                await strobe(
+                    ctx, (dut, "mark"), mark_index=index, newly=newly, head=head, tail=tail
+                )
+                assert ctx.get(dut.complete) == (i == len(marks) - 1)
+            assert ctx.get(dut.complete_index) == index
+            await strobe(ctx, (dut, "close"), close_index=index)
+            assert not ctx.get(dut.complete)
+
+    run(dut, bench)
+
+
+def test_expiry():
+    """Each tracker at its own timeout; a touch puts it off, also across the tick number's wrap."""
+    dut = Trackers(PARAMETERS)
+    patience = 4 * PARAMETERS.n_tracker
+
+    async def expired(ctx, tick):
+        ctx.set(dut.tick, tick & 0xFFFF)
+        await ctx.tick().repeat(patience)
+        return ctx.get(dut.expired_index) if ctx.get(dut.expired) else None
+
+    async def bench(ctx):
+        ctx.set(dut.tick, 65530)
+        for i, timeout in enumerate((10, 32767, 4)):
+            await strobe(ctx, (dut, "open"), opened=row_of(i, 0, 0, 0), timeout=timeout)
+        assert await expired(ctx, 65533) is None
+        assert await expired(ctx, 65534) == 2
+        await strobe(ctx, (dut, "touch"), touch_index=2)
+        assert not ctx.get(dut.expired)
+        assert await expired(ctx, 65537) is None
+        assert await expired(ctx, 65538) == 2
+        await strobe(ctx, (dut, "close"), close_index=2)
+        assert await expired(ctx, 65539) is None
+        assert await expired(ctx, 65540) == 0
+        await strobe(ctx, (dut, "close"), close_index=0)
+        assert await expired(ctx, 65530 + 32766) is None
+        assert await expired(ctx, 65530 + 32767) == 1
+
+    run(dut, bench)
+
+
+def test_a_touch_beside_the_scan_is_never_missed():
+    """Touched in any cycle of the scan just when the timeout ends: no expiry (a stale age)."""
+    dut = Trackers(PARAMETERS)
+
+    async def bench(ctx):
+        await strobe(ctx, (dut, "open"), opened=row_of(0, 0, 0, 0), timeout=1)
+        for round_number in range(1, 60):
+            ctx.set(dut.tick, round_number - 1)
+            await strobe(ctx, (dut, "touch"), touch_index=0)
+            await ctx.tick().repeat(round_number % 30 + 1)
+            ctx.set(dut.tick, round_number)
+            await strobe(ctx, (dut, "touch"), touch_index=0)
+            for _ in range(40):
+                assert not ctx.get(dut.expired), f"round {round_number}"
+                await ctx.tick()
+
+    run(dut, bench)
+
+
+def test_closed_messages():
+    """Names are found by all of their parts, until replaced or too old."""
+    rng = make_rng(32)
+    dut = ClosedMessages(PARAMETERS)
+    rows = {}
+    ctx_tick = 65000
+
+    async def bench(ctx):
+        await ctx.tick().until(~dut.busy)
+        tick = ctx_tick
+        for _ in range(600):
+            tick += rng.choice((0, 0, 1, 20))
+            ctx.set(dut.tick, tick & 0xFFFF)
+            name = {
+                "message": {
+                    "qpn": rng.randrange(4),
+                    "source_ip": rng.randrange(2),
+                    "source_port": rng.randrange(2),
+                    "msn": rng.choice((1, 2, 17, 0xFFFFFFF1)),
+                },
+                "send": rng.randrange(2),
+            }
+            row = (name["message"]["msn"] ^ name["message"]["qpn"] << 4) % 16
+            if rng.random() < 0.5:
+                await strobe(ctx, (dut, "insert"), inserted=name)
+                rows[row] = (name, tick)
+            else:
+                timeout = rng.choice((1, 20, 200))
+                await strobe(ctx, (dut, "lookup"), name=name, timeout=timeout)
+                await ctx.tick()
+                known, when = rows.get(row, (None, 0))
+                expected = known == name and tick - when < timeout
+                for _ in range(3):  # stands
+                    assert ctx.get(dut.hit) == expected
+                    await ctx.tick()
+
+    run(dut, bench)
