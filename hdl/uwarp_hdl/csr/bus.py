@@ -6,7 +6,7 @@
     AR -----+--> access (held until done) --> B or R
 
 An access is asked for in the cycle after its address (and data) came, and answered in the cycle
-after ``done``: 5 cycles an access if ``done`` takes two.
+after ``done``: 6 cycles an access if ``done`` takes three.
 """
 
 from amaranth.hdl import Module, Signal

@@ -2,9 +2,9 @@
 
 ::
 
-    access --> address decoded (registered) --> value (read) or effect (write) --> done
+    access --> address decoded --> word of an array --> value (read) or effect (write) --> done
 
-A read takes 2 cycles, but one of a counter, which waits for it. A write takes 2 cycles, but
+A read takes 3 cycles, but one of a counter, which waits for it. A write takes 3 cycles, but
 TABLE_COMMAND, which waits for ``command.done``. While ``busy`` only STATUS and the build parameters
 read as other than 0, and writes do nothing.
 """
@@ -101,7 +101,8 @@ class RegisterFile(wiring.Component):
         parameters = self._parameters
         access = self.access
         decoded = Signal()
-        begin = access.request & decoded & ~access.done
+        fetched = Signal()
+        begin = access.request & fetched & ~access.done
         in_page = access.address[_PAGE_BITS:] == 0
         offset = access.address[2:_PAGE_BITS]
 
@@ -146,7 +147,10 @@ class RegisterFile(wiring.Component):
 
         selected = {register: Signal(name=f"is_{register.name.lower()}") for register in Register}
         number = Signal(range(max(register.value.count for register in Register)))
-        m.d.sync += decoded.eq(access.request & ~access.done)
+        m.d.sync += [
+            decoded.eq(access.request & ~access.done),
+            fetched.eq(access.request & ~access.done & decoded),
+        ]
         m.d.sync += [signal.eq(0) for signal in selected.values()]
         with m.If(in_page):
             with m.Switch(offset):
@@ -157,8 +161,12 @@ class RegisterFile(wiring.Component):
 
         values = [Mux(selected[register], word, 0) for register, word in always.items()]
         for register, words in when_idle.items():
+            word = words[0]
+            if len(words) > 1:
+                word = Signal(32, name=f"{register.name.lower()}_word")
+                m.d.sync += word.eq(Array(words)[number])
             in_array = number < len(words)
-            values.append(Mux(selected[register] & in_array & ~self.busy, Array(words)[number], 0))
+            values.append(Mux(selected[register] & in_array & ~self.busy, word, 0))
         value = Signal(32)
         m.d.comb += value.eq(reduce(or_, values))
 

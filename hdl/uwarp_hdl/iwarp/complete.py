@@ -3,15 +3,15 @@
 ::
 
     doorbells ----+                      +--> granted
-    credits[*] ---+-> round robin -> state of the CQ, one operation in two cycles
+    credits[*] ---+-> round robin -> state of the CQ, one operation every two cycles
     completions[*]+                      |          |
          |                             slot     notices (in order) --> irq_set, irq_clear
          +---------------------------> CqeWriter ---|--> write            ^
                                                     +---- done -----------+
 
-An operation (doorbell, reservation, release, slot for a CQE) takes two cycles: in the first it is
-chosen while the one before it is carried out, in the second the CQ's state is read. A reservation
-is answered 3 or 4 cycles after it is asked for in an idle unit. Writing a CQE takes 8 cycles,
+Every two cycles an operation (doorbell, reservation, release, slot for a CQE) begins: it is chosen,
+the CQ's state is read, taken, changed and written back. A reservation is answered 4 or 5 cycles
+after it is asked for in an idle unit. Writing a CQE takes 8 cycles,
 beside the operations. An interrupt fires when the CQE that causes it is in memory (its write
 answered).
 """
@@ -77,6 +77,14 @@ class _Kind(enum.Enum, shape=2):
     DOORBELL = 0
     CREDIT = 1
     COMPLETE = 2
+
+
+class _Operation(data.Struct):
+    kind: _Kind
+    client: 4
+    cq: 16
+    release: 1
+    doorbell: CqDoorbell
 
 
 class CqeWriter(wiring.Component):
@@ -224,53 +232,64 @@ class CompletionUnit(wiring.Component):
         )
         m.submodules.turn = turn = RoundRobin(1 + 2 * clients)
 
-        # Choice, in even cycles.
+        # Choice, in even cycles. By the next choice but one the operation has been carried out.
         is_odd = Signal()
-        kind = Signal(_Kind)
-        active = Signal()
-        client = Signal(4)
-        cq = Signal(16)
-        release = Signal()
-        doorbell = Signal(CqDoorbell)
+        chosen = Signal(_Operation)
+        chosen_valid = Signal()
         slot = Signal(Slot)
         slot_valid = Signal()
 
-        # Two operations may be on their way to the queue of notices when the choice is made.
-        may_notice = notices.level < NOTICES - 2
-        may_complete = may_notice & ~slot_valid & ~(active & (kind == _Kind.COMPLETE))
+        # Operations may be on their way to the queue of notices when the choice is made.
+        may_notice = Signal()
+        m.d.sync += may_notice.eq(notices.level < NOTICES - 4)
+        completes = chosen_valid & (chosen.kind == _Kind.COMPLETE)
+        may_complete = may_notice & ~slot_valid & ~completes
         requests = [self.doorbells.valid & may_notice]
         requested = [self.doorbells.p.cq]
         ready = [self.doorbells.ready]
         for index, port in enumerate(self.credits):
-            answering = active & (kind == _Kind.CREDIT) & (client == index)
+            answering = chosen_valid & (chosen.kind == _Kind.CREDIT) & (chosen.client == index)
             requests.append(port.requests.valid & ~port.granted.valid & ~answering)
             requested.append(port.requests.p.cq)
             ready.append(port.requests.ready)
         for item in self.completions:
             requests.append(item.valid & may_complete)
             requested.append(item.p.cq)
-        chosen_cq = Signal(16)
         m.d.comb += [
             turn.requests.eq(Cat(requests)),
             turn.advance.eq(turn.valid & ~is_odd & ~self.busy),
-            chosen_cq.eq(Array(requested)[turn.index]),
         ]
         for index, signal in enumerate(ready):
             m.d.comb += signal.eq(turn.advance & (turn.index == index))
         m.d.sync += is_odd.eq(~is_odd)
         with m.If(~is_odd):
-            m.d.sync += [active.eq(turn.advance), cq.eq(chosen_cq), doorbell.eq(self.doorbells.p)]
+            m.d.sync += [
+                chosen_valid.eq(turn.advance),
+                chosen.cq.eq(Array(requested)[turn.index]),
+                chosen.doorbell.eq(self.doorbells.p),
+            ]
             with m.If(turn.index == 0):
-                m.d.sync += kind.eq(_Kind.DOORBELL)
+                m.d.sync += chosen.kind.eq(_Kind.DOORBELL)
             with m.Elif(turn.index <= clients):
-                m.d.sync += [kind.eq(_Kind.CREDIT), client.eq(turn.index - 1)]
+                m.d.sync += [
+                    chosen.kind.eq(_Kind.CREDIT),
+                    chosen.client.eq(turn.index - 1),
+                ]
             with m.Else():
-                m.d.sync += [kind.eq(_Kind.COMPLETE), client.eq(turn.index - 1 - clients)]
+                m.d.sync += [
+                    chosen.kind.eq(_Kind.COMPLETE),
+                    chosen.client.eq(turn.index - 1 - clients),
+                ]
             for index, port in enumerate(self.credits):
+                is_release = port.requests.p.operation == CreditOperation.RELEASE
                 with m.If(turn.index == 1 + index):
-                    m.d.sync += release.eq(port.requests.p.operation == CreditOperation.RELEASE)
+                    m.d.sync += chosen.release.eq(is_release)
 
-        # State, read in odd cycles, written back in the even ones that follow.
+        # State: read in odd cycles, taken in even ones, used in odd ones, written in even ones.
+        operation = Signal(_Operation)
+        active = Signal()
+        kind, client, cq = operation.kind, operation.client, operation.cq
+        release, doorbell = operation.release, operation.doorbell
         n_cq = self._parameters.n_cq
         width = (n_cq - 1).bit_length()
         m.submodules.states = states = memory.Memory(shape=_State, depth=n_cq, init=[])
@@ -279,26 +298,33 @@ class CompletionUnit(wiring.Component):
         sweep = Signal(width)
         state = Signal(_State)
         state_next = Signal(_State)
-        in_range = cq[width:] == 0
-        execute = active & ~is_odd
-        # The operation before is written while this one's state is read: it may be of the same CQ.
+        in_range = Signal()
+        execute = active & is_odd
+        # The operation before is written while this one's state is taken: they may share a CQ.
         written = Signal(_State)
         written_cq = Signal(16)
         written_valid = Signal()
         read_state = Signal(_State)
         m.d.comb += [
-            get.addr.eq(chosen_cq),
+            get.addr.eq(chosen.cq),
             put.addr.eq(written_cq),
             put.data.eq(written),
-            read_state.eq(Mux(written_valid & (written_cq == cq), written, get.data)),
+            read_state.eq(Mux(written_valid & (written_cq == chosen.cq), written, get.data)),
         ]
         m.d.sync += [
             written.eq(state_next),
             written_cq.eq(cq),
             written_valid.eq(execute & in_range),
         ]
-        with m.If(is_odd):
-            m.d.sync += [state.eq(read_state), state.valid.eq(read_state.valid & in_range)]
+        with m.If(~is_odd):
+            chosen_in_range = chosen.cq[width:] == 0
+            m.d.sync += [
+                operation.eq(chosen),
+                active.eq(chosen_valid),
+                state.eq(read_state),
+                state.valid.eq(read_state.valid & chosen_in_range),
+                in_range.eq(chosen_in_range),
+            ]
         with m.If(self.busy):
             m.d.comb += [put.addr.eq(sweep), put.data.eq(Const(0)), put.en.eq(1)]
             m.d.sync += [sweep.eq(sweep + 1), self.busy.eq(~sweep.all())]
