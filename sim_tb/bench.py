@@ -150,6 +150,12 @@ async def several_senders(dut, stalled):
 
 @_test
 @_stalls
+async def both_directions(dut, stalled):
+    await _play(dut, stalled, sending.both_directions, 60 if SOAK else 2 if stalled else 4)
+
+
+@_test
+@_stalls
 async def send_errors(dut, stalled):
     await _play(dut, stalled, sending.send_errors)
 
@@ -169,6 +175,11 @@ async def interrupts(dut, stalled):
 @_stalls
 async def resets(dut, stalled):
     await _play(dut, stalled, hosting.resets)
+
+
+@_test
+async def broken_memory(dut):
+    await _play(dut, False, hosting.broken_memory)
 
 
 @_test

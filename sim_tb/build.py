@@ -155,7 +155,7 @@ def run_bench(
             test_dir=test_dir,
             results_xml=str(results),
             test_filter=only,
-            extra_env=dict(environment or {}),
+            extra_env={"PYTHONWARNINGS": "ignore::DeprecationWarning", **(environment or {})},
             log_file=log,
         )
     tests, failed = get_results(results) if results.exists() else (0, 0)

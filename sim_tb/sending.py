@@ -1,12 +1,19 @@
 """Scenarios of what is sent: lengths, alignments, path MTUs, errors, several queue pairs."""
 
-from uwarp.contract import Counter, Status, Table, WqeFlag
+from uwarp.contract import Counter, Register, Status, Table, WqeFlag
 from uwarp.wire import Opcode
 
+from .receiving import impaired, receive_wqe
 from .segment_layer import crc_is_right, dissect
 from .stage import MEMORY_BASE, MEMORY_SIZE, PD, PEER_IP, PEER_MAC, Region, Stage
 
-__all__ = ["check_with_scapy", "lengths_and_alignments", "send_errors", "several_senders"]
+__all__ = [
+    "both_directions",
+    "check_with_scapy",
+    "lengths_and_alignments",
+    "send_errors",
+    "several_senders",
+]
 
 _RING = 60
 
@@ -97,6 +104,38 @@ async def several_senders(stage: Stage) -> None:
     assert len(completions) == 64
     completions = (await stage.check())[5]
     assert len(completions) == 3
+    check_with_scapy(stage.nic.sent)
+
+
+async def both_directions(stage: Stage, rounds: int) -> None:
+    """Sends of two queue pairs while all kinds of datagram arrive, some spoilt, lost or twice."""
+    rng = stage.rng
+    for _ in range(rounds):
+        for qpn in (5, 6):
+            opcodes = [rng.choice((Opcode.WRITE, Opcode.WRITE_RECORD)) for _ in range(8)]
+            work = [request(stage, opcode, rng.randint(0, 4000)) for opcode in opcodes]
+            await stage.post_send(qpn, *work)
+        receives = [receive_wqe(stage.local, 256 * slot, 256) for slot in range(8)]
+        await stage.post_receive(1, *receives)
+        segments = [stage.send(rng.randint(0, 256)) for _ in range(8)]
+        segments += [
+            stage.write(stage.plain, rng.randrange(8000), rng.randint(0, 1000)) for _ in range(8)
+        ]
+        for slot in range(4):
+            place = 8192 * slot + rng.randrange(3000)
+            segments += stage.record(stage.mapped, place, rng.randint(100, 4000))
+        first = impaired(rng, segments, 0.2, 0.2)
+        frames = []
+        for segment in first:
+            frame = bytearray(stage.frame(segment))
+            if rng.random() < 0.1:
+                frame[rng.randrange(len(frame))] ^= 1 << rng.randrange(8)
+            frames.append(bytes(frame))
+        await stage.deliver(frames)
+        await stage.check()
+        await stage.deliver([stage.frame(segment) for segment in segments])
+        await stage.check()
+        assert await stage.read32(Register.OPEN_MESSAGES.address) == 0
     check_with_scapy(stage.nic.sent)
 
 

@@ -60,6 +60,7 @@ class Stage(Twin):
         self._msn = 0
 
     async def set_up(self) -> None:
+        await self.cleared()
         await self.write_register(Register.MAC_LOW, MAC & 0xFFFF_FFFF)
         await self.write_register(Register.MAC_HIGH, MAC >> 32)
         await self.write_register(Register.IPV4, IP)

@@ -20,6 +20,7 @@ from uwarp.contract import (
     DeviceStatus,
     Doorbell,
     Parameters,
+    QpState,
     Register,
     Table,
     counter_address,
@@ -161,19 +162,18 @@ class Twin:
     async def create_qp(
         self, qpn: int, *, sq_log2: int = 6, rq_log2: int = 6, **fields: int
     ) -> None:
-        """Write a QP's row, with rings of its own."""
+        """Take a QP through RESET to the state of ``fields``, with rings of its own."""
         send = _Ring(self.allocate(SEND_WQE.size << sq_log2), sq_log2)
         receive = _Ring(self.allocate(RECV_WQE.size << rq_log2), rq_log2)
         self._send_rings[qpn], self._receive_rings[qpn] = send, receive
-        await self.write_row(
-            Table.QP,
-            qpn,
-            sq_log2=sq_log2,
-            rq_log2=rq_log2,
-            sq_addr=send.address >> 6,
-            rq_addr=receive.address >> 6,
-            **fields,
-        )
+        row = {
+            "sq_log2": sq_log2,
+            "rq_log2": rq_log2,
+            "sq_addr": send.address >> 6,
+            "rq_addr": receive.address >> 6,
+        }
+        await self.write_row(Table.QP, qpn, **fields | row | {"state": QpState.RESET})
+        await self.write_row(Table.QP, qpn, **fields | row)
 
     async def post_send(self, qpn: int, *requests: dict[str, int]) -> None:
         """Put WQEs into the send ring and ring once."""
@@ -335,15 +335,18 @@ class Twin:
 
     # Life and death
 
+    async def cleared(self) -> None:
+        """Wait until a reset has cleared all there is to clear."""
+        for _ in range(1000):
+            if not await self.nic.read32(Register.STATUS.address) & DeviceStatus.BUSY:
+                return
+            await self.nic.wait(64)
+        raise AssertionError("STATUS.BUSY does not end")
+
     async def reset(self) -> None:
         """Soft reset of both, and a fresh host: nothing allocated, memories alike."""
         await self.write_register(Register.CONTROL, Control.RESET)
-        for _ in range(1000):
-            if not await self.nic.read32(Register.STATUS.address) & DeviceStatus.BUSY:
-                break
-            await self.nic.wait(64)
-        else:
-            raise AssertionError("STATUS.BUSY does not end")
+        await self.cleared()
         for counter in Counter:
             assert await self.read32(counter_address(counter)) == 0, f"{counter.name} after a reset"
         self.model.memory.octets[:] = self.nic.memory.octets

@@ -12,8 +12,8 @@ GROUPS = {
     "send-lengths": "send_lengths",
     "messages": "large_messages|small_messages|received_sends|tracker_rules",
     "faults": "wrong_octets|cut_frames|flagged_frames|every_reason|overload",
-    "sending": "send_alignments|several_senders|send_errors",
-    "hosting": "identity|interrupts|resets|order_of_writes",
+    "sending": "send_alignments|several_senders|send_errors|both_directions",
+    "hosting": "identity|interrupts|resets|broken_memory|order_of_writes",
 }
 
 

@@ -25,6 +25,8 @@ SCENARIOS = {
     "send alignments": (sending.lengths_and_alignments, list(range(0, 3000, 17))),
     "several senders": (sending.several_senders,),
     "send errors": (sending.send_errors,),
+    "both directions": (sending.both_directions, 8),
+    "broken memory": (hosting.broken_memory,),
     "identity": (hosting.identity,),
     "interrupts": (hosting.interrupts,),
     "resets": (hosting.resets,),
