@@ -437,3 +437,51 @@ def test_a_reset_empties_the_receive_ring():
     placed, empty = Counter.RX_PLACED, Counter.DROP_NO_RECEIVE
     assert bench.outcomes == [placed, placed, empty, placed, empty, empty, placed]
     assert [c.cqe.wqe_index for c in bench.completed] == [0, 1, 2, 0]
+
+
+def test_every_reason_to_drop():
+    """Each check at its edges, and faults together: the first one counts (P27 to P30)."""
+    rng = make_rng(29)
+    regions = make_regions()
+    sge = {"addr": 0x500000, "length": 64, "lkey": stag_of(regions, 6)}
+    receives = {0: [sge], 3: [sge]}
+    bench = ReceiverBench(PARAMETERS, make_qps(), regions, receives, {FULL_CQ}, rng)
+    rule = Rule(PARAMETERS, make_qps(), regions, receives, {FULL_CQ})
+    items = []
+
+    def case(opcode, length, **fields):
+        fields.setdefault("msn", len(items) % 256)
+        items.append((datagram(opcode, length, **fields), rng.randbytes(length)))
+
+    for index, region in enumerate(regions):
+        stag, end = stag_of(regions, index), region.base_to + region.length
+        for opcode in (0x0, 0xC):
+            for to in (region.base_to, region.base_to - 1, end - 16, end - 15, end):
+                case(opcode, 16, stag=stag, to=to % TOP)
+                case(opcode, 0, stag=stag, to=to % TOP)
+            case(opcode, 16, stag=stag ^ 1, to=region.base_to)
+            case(opcode, 16, stag=stag + 0x800, to=region.base_to)
+        mo = region.base_to + 1
+        if mo < 1 << 32:  # the message would begin before 0
+            case(0xC, 8, stag=stag, to=region.base_to, mo=mo, mlen=mo + 8)
+        case(0xC, 8, stag=stag, to=region.base_to, mo=0xFFFFFFF8, mlen=0xFFFFFFFF)
+        case(0xC, 8, stag=stag, to=region.base_to + 8, mo=8, mlen=15)
+        case(0xC, 8, stag=stag, to=end - 8, mlen=9)
+        case(0xC, 8, stag=stag, to=end - 8, mo=0, mlen=0xFFFFFFFF)
+    case(0xC, 16, qpn=2, stag=0xFFFFFFFF)
+    for opcode in (0x3, 0x5, 0xE):
+        case(opcode, 8, qpn=1)
+        case(opcode, 8, qpn=2, qn=1)
+        case(opcode, 8, qn=1, mlen=4)
+        case(opcode, 8, mo=1, mlen=8)
+        case(opcode, 8, mlen=9)
+        case(opcode, 65)
+        case(opcode, 0, qpn=3)
+    case(0x3, 64, msn=300)
+    case(0x3, 64, msn=300)
+    case(0x3, 64, msn=301)
+    run_against_rule(bench, rule, items)
+    reasons = {counter for counter in Counter if counter.name.startswith("DROP_")}
+    missing = {c for c in reasons if c >= Counter.DROP_QP_STATE} - set(bench.outcomes)
+    # The two that the random traffic and the tests above are for.
+    assert missing <= {Counter.DROP_RECORD_MISMATCH, Counter.DROP_RECEIVE_PROTECTION}
