@@ -17,35 +17,20 @@ answered).
 """
 
 from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal
-from amaranth.lib import data, enum, fifo, memory, stream, wiring
+from amaranth.lib import data, enum, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from uwarp.contract import CQE, Counter, Parameters, Status
+from uwarp.contract import Counter, Parameters
 
 from ..interfaces import CreditSignature, WriteClientSignature
-from ..layouts import Completion, CqDoorbell, CreditOperation, structure_layout
+from ..layouts import Completion, CqDoorbell, CreditOperation
 from ..stream.arbiter import RoundRobin
+from .cqe_writer import CqeWriter, Slot
+from .notices import NoticeQueue
 
-__all__ = ["CompletionUnit", "CqeWriter", "Slot"]
+__all__ = ["CompletionUnit"]
 
-#: CQEs and interrupts that wait for answers of the bus.
-NOTICES = 32
-
-_CQE_LAYOUT = structure_layout(CQE)
-_CQE_BEATS = CQE.size // 8
 _LARGEST_LOG2 = 16
-
-
-class Slot(data.Struct):
-    """A slot of a ring for the completion at the head of ``client``'s stream.
-
-    With ``discard`` the completion's CQ has no ring any more, and it is dropped.
-    """
-
-    client: 4
-    address: 64
-    phase: 1
-    discard: 1
 
 
 class _State(data.Struct):
@@ -64,15 +49,6 @@ class _State(data.Struct):
     armed: 1
 
 
-class _Notice(data.Struct):
-    """What happens when all CQEs before it, and itself if it is one, are in memory."""
-
-    is_write: 1
-    set: 1
-    clear: 1
-    cq: 16
-
-
 class _Kind(enum.Enum, shape=2):
     DOORBELL = 0
     CREDIT = 1
@@ -85,93 +61,6 @@ class _Operation(data.Struct):
     cq: 16
     release: 1
     doorbell: CqDoorbell
-
-
-class CqeWriter(wiring.Component):
-    """Write completions into the slots given.
-
-    The first word is offered in the cycle after slot and completion meet; with a slot always
-    waiting one CQE follows the other without a gap.
-
-    Parameters
-    ----------
-    clients : int
-
-    Members
-    -------
-    slots : In(stream.Signature(Slot))
-    completions : In(stream.Signature(Completion)).array(clients)
-    time : In(47)
-        Cycles; goes into the CQE when its writing begins.
-    bursts, beats : Out
-        As in ``WriteClientSignature``.
-    events : Out(len(Counter))
-    """
-
-    def __init__(self, clients: int) -> None:
-        write = WriteClientSignature().members
-        super().__init__(
-            {
-                "slots": In(stream.Signature(Slot)),
-                "completions": In(stream.Signature(Completion)).array(clients),
-                "time": In(47),
-                "bursts": write["bursts"],
-                "beats": write["beats"],
-                "events": Out(len(Counter)),
-            }
-        )
-
-    def elaborate(self, platform):
-        m = Module()
-        slot = self.slots.payload
-        words = Signal(8 * CQE.size)
-        position = Signal(range(_CQE_BEATS))
-        is_last = position == _CQE_BEATS - 1
-        free = (~self.beats.valid | (self.beats.ready & is_last)) & (
-            ~self.bursts.valid | self.bursts.ready
-        )
-        begin = free & self.slots.valid
-
-        cqe = Signal(_CQE_LAYOUT)
-        chosen = Array(item.payload.cqe for item in self.completions)[slot.client]
-        m.d.comb += [
-            cqe.eq(chosen),
-            cqe.time_low.eq(self.time),
-            cqe.time_high.eq(self.time[31:]),
-            cqe.phase.eq(slot.phase),
-            self.slots.ready.eq(free),
-        ]
-        for index, item in enumerate(self.completions):
-            m.d.comb += item.ready.eq(begin & (slot.client == index))
-
-        m.d.comb += [
-            self.bursts.p.beats.eq(_CQE_BEATS - 1),
-            self.beats.p.data.eq(words[:64]),
-            self.beats.p.strobe.eq(0xFF),
-            self.beats.p.last.eq(is_last),
-        ]
-        with m.If(self.bursts.ready):
-            m.d.sync += self.bursts.valid.eq(0)
-        with m.If(self.beats.valid & self.beats.ready):
-            m.d.sync += [
-                words.eq(words[64:]),
-                position.eq(position + 1),
-                self.beats.valid.eq(~is_last),
-            ]
-        with m.If(begin):
-            m.d.sync += [
-                self.bursts.p.address.eq(slot.address),
-                self.bursts.valid.eq(~slot.discard),
-                self.beats.valid.eq(~slot.discard),
-                words.eq(cqe),
-                position.eq(0),
-            ]
-        written = begin & ~slot.discard
-        m.d.sync += [
-            self.events[Counter.CQES].eq(written),
-            self.events[Counter.MESSAGES_PARTIAL].eq(written & (cqe.status == Status.PARTIAL)),
-        ]
-        return m
 
 
 class CompletionUnit(wiring.Component):
@@ -227,9 +116,7 @@ class CompletionUnit(wiring.Component):
         m = Module()
         clients = self._clients
         m.submodules.writer = writer = CqeWriter(clients)
-        m.submodules.notices = notices = fifo.SyncFIFO(
-            width=len(Signal(_Notice).as_value()), depth=NOTICES
-        )
+        m.submodules.notices = notices = NoticeQueue()
         m.submodules.turn = turn = RoundRobin(1 + 2 * clients)
 
         # Choice, in even cycles. By the next choice but one the operation has been carried out.
@@ -239,9 +126,7 @@ class CompletionUnit(wiring.Component):
         slot = Signal(Slot)
         slot_valid = Signal()
 
-        # Operations may be on their way to the queue of notices when the choice is made.
-        may_notice = Signal()
-        m.d.sync += may_notice.eq(notices.level < NOTICES - 4)
+        may_notice = notices.has_room
         completes = chosen_valid & (chosen.kind == _Kind.COMPLETE)
         may_complete = may_notice & ~slot_valid & ~completes
         requests = [self.doorbells.valid & may_notice]
@@ -332,13 +217,12 @@ class CompletionUnit(wiring.Component):
             m.d.comb += put.en.eq(written_valid)
 
         size = Signal(17)
-        notice = Signal(_Notice)
+        notice = notices.notice
         give = Signal()
         m.d.comb += [
             size.eq(Const(1, 17) << state.log2),
             state_next.eq(state),
             notice.cq.eq(cq),
-            notices.w_data.eq(notice),
         ]
         # A client gives back or uses only what it reserved, unless the row was written since.
         gives_back = state.reserved != 0
@@ -391,7 +275,6 @@ class CompletionUnit(wiring.Component):
                     ]
                     with m.If(state.valid & state.occupied.all()):
                         m.d.comb += state_next.taken[32].eq(0)
-        m.d.comb += notices.w_en.eq(notice.is_write | notice.set | notice.clear)
 
         for index, port in enumerate(self.credits):
             with m.If(port.granted.ready):
@@ -421,19 +304,12 @@ class CompletionUnit(wiring.Component):
         for outer, inner in zip(self.completions, writer.completions, strict=True):
             wiring.connect(m, wiring.flipped(outer), inner)
 
-        # Notices, once the CQEs before them are in memory.
-        head = data.View(_Notice, notices.r_data)
-        answered = Signal(range(NOTICES + 1))
-        unanswered = Signal(range(NOTICES + 1))
-        due = notices.r_rdy & (~head.is_write | (answered != 0))
-        m.d.comb += notices.r_en.eq(due)
-        m.d.sync += [
-            answered.eq(answered + self.write.done - (due & head.is_write)),
-            unanswered.eq(unanswered + (notices.w_en & notice.is_write) - (due & head.is_write)),
-            self.irq_set.eq(due & head.set),
-            self.irq_clear.eq(due & head.clear),
-            self.irq_cq.eq(head.cq),
+        m.d.comb += [
+            notices.done.eq(self.write.done),
+            self.irq_set.eq(notices.irq_set),
+            self.irq_clear.eq(notices.irq_clear),
+            self.irq_cq.eq(notices.irq_cq),
         ]
         offered = sum((item.valid for item in self.completions), Const(0, 1))
-        m.d.comb += self.pending.eq(unanswered + offered)
+        m.d.comb += self.pending.eq(notices.unanswered + offered)
         return m

@@ -1,0 +1,77 @@
+"""What software is told about CQs, in order with the CQEs in memory.
+
+::
+
+    notice --> queue --> head, when the CQEs before it are in memory --> irq_set, irq_clear
+    done ----> number of answers not yet used ---^
+
+A notice that waits for nothing comes out 2 cycles after it went in.
+"""
+
+from amaranth.hdl import Module, Signal
+from amaranth.lib import data, fifo, wiring
+from amaranth.lib.wiring import In, Out
+
+__all__ = ["NOTICES", "Notice", "NoticeQueue"]
+
+#: CQEs and interrupts that wait for answers of the bus.
+NOTICES = 32
+
+
+class Notice(data.Struct):
+    """What happens when all CQEs before it, and itself if ``is_write``, are in memory."""
+
+    is_write: 1
+    set: 1
+    clear: 1
+    cq: 16
+
+
+class NoticeQueue(wiring.Component):
+    """Hold interrupts back until the CQEs that they speak of are in memory.
+
+    Members
+    -------
+    notice : In(Notice)
+        Queued in each cycle in which it is not empty (``is_write``, ``set`` or ``clear``).
+    has_room : Out(1)
+        Notices of three further operations have room.
+    done : In(1)
+        A CQE is in memory, in the order of their notices.
+    irq_set, irq_clear : Out(1)
+    irq_cq : Out(16)
+    unanswered : Out
+        CQEs announced and not in memory, 0 to ``NOTICES``.
+    """
+
+    notice: In(Notice)
+    has_room: Out(1)
+    done: In(1)
+    irq_set: Out(1)
+    irq_clear: Out(1)
+    irq_cq: Out(16)
+    unanswered: Out(range(NOTICES + 1))
+
+    def elaborate(self, platform):
+        m = Module()
+        notice = self.notice
+        m.submodules.queue = queue = fifo.SyncFIFO(width=Notice.as_shape().size, depth=NOTICES)
+        head = data.View(Notice, queue.r_data)
+        answered = Signal(range(NOTICES + 1))
+        due = queue.r_rdy & (~head.is_write | (answered != 0))
+        m.d.comb += [
+            queue.w_data.eq(notice),
+            queue.w_en.eq(notice.is_write | notice.set | notice.clear),
+            queue.r_en.eq(due),
+        ]
+        m.d.sync += [
+            self.has_room.eq(queue.level < NOTICES - 4),
+            answered.eq(answered + self.done - (due & head.is_write)),
+            self.unanswered.eq(
+                self.unanswered + (queue.w_en & notice.is_write) - (due & head.is_write)
+            ),
+            self.irq_set.eq(due & head.set),
+            self.irq_clear.eq(due & head.clear),
+            self.irq_cq.eq(head.cq),
+        ]
+        return m
