@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.host import Host, Region
-from uwarp.contract import MAGIC, Counter, Doorbell, Parameters, Register, Status
+from uwarp.contract import MAGIC, Counter, DeviceStatus, Doorbell, Parameters, Register, Status
 from uwarp.device import DeviceError, Fate, Impairments, WireRecord, build, open_link
 from uwarp.wire import Opcode
 
@@ -59,8 +59,7 @@ class Pair:
         self.hosts = []
         for index, device in enumerate(link.devices):
             host = Host(device, MappedMemory(device))
-            while host.get(Register.STATUS) & 1:
-                device.progress()
+            await_reset(device)
             host.start(mac=mac(index), ipv4=ipv4(index), mtu=mtu)
             host.add_cq(0, log2=8)
             host.add_qp(1, port=PORT, ring_log2=8, path_mtu=mtu, **qp)
@@ -80,6 +79,12 @@ class Pair:
             self.link.devices[index].progress()
         assert len(cqes) == count, cqes
         return cqes
+
+
+def await_reset(device: Any) -> None:
+    """Let the reset after power-up end."""
+    while device.read32(Register.STATUS.address) & DeviceStatus.BUSY:
+        device.progress()
 
 
 def mac(index: int) -> int:
@@ -117,6 +122,7 @@ def test_identity(kind: str) -> None:
             assert device.read32(Register.MAGIC.address) == MAGIC
             assert device.read32(Register.N_QP.address) == parameters.n_qp
             assert device.read32(Register.CLOCK_HZ.address) == parameters.clock_hz
+            await_reset(device)
             device.write32(Register.MAC_LOW.address, 0x1234_5678 + index)
         for index, device in enumerate(link.devices):
             assert device.read32(Register.MAC_LOW.address) == 0x1234_5678 + index
@@ -137,6 +143,7 @@ def test_time_goes_by_in_run_only(kind: str) -> None:
         link.run(0)
         assert link.time == start + 1000
         device = link.devices[0]
+        await_reset(device)
         before = device.read32(Register.TIME_LOW.address), link.time
         link.run(12345)
         after = device.read32(Register.TIME_LOW.address), link.time
@@ -179,19 +186,20 @@ def test_write_record_both_ways(kind: str) -> None:
 
 
 def impaired(kind: str, **options: Any) -> tuple[list[WireRecord], list[int]]:
-    """What the wire did to 150 Sends each way, and the MSNs that the second host received."""
+    """What the wire did to 150 Sends each way, and the MSNs that the second host received.
+
+    They are long enough for the gateware to fetch a receive WQE for each.
+    """
     with opened(kind, **options) as link:
         pair = Pair(link)
-        regions = [host.add_region(1, 128) for host in pair.hosts]
+        regions = [host.add_region(1, 1024) for host in pair.hosts]
         for host, region in zip(pair.hosts, regions, strict=True):
             for _ in range(200):
-                host.post_receive(1, region.base_to + 64, 64, region.stag)
-        for number in range(150):
-            for source in (0, 1):
-                pair.send(
-                    source, regions[source], opcode=Opcode.SEND, length=1 + number % 64, flags=0
-                )
-        link.run(30_000)
+                host.post_receive(1, region.base_to + 512, 512, region.stag)
+        for source in (0, 1):
+            for number in range(150):
+                pair.send(source, regions[source], opcode=Opcode.SEND, length=350 + number, flags=0)
+            link.run(20_000)
         for host in pair.hosts:
             host.check_sum()
             assert host.counter(Counter.TX_FRAMES) == 150
@@ -261,6 +269,25 @@ def test_short_frames_fill_the_wire_exactly(kind: str, octets: int, wire: int) -
         assert pair.hosts[0].counter(Counter.RX_FRAMES) == 1000
         assert link.time - start < 1000 * wire // 8 + 400
         pair.hosts[0].check_sum()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sends_are_received_while_many_wait_to_be_sent(kind: str) -> None:
+    """Reads for what is to be sent do not hold up those for receive WQEs."""
+    with opened(kind) as link:
+        pair = Pair(link)
+        regions = [host.add_region(1, 1024) for host in pair.hosts]
+        for host, region in zip(pair.hosts, regions, strict=True):
+            for _ in range(150):
+                host.post_receive(1, region.base_to + 512, 512, region.stag)
+        for _ in range(150):
+            for source in (0, 1):
+                pair.send(source, regions[source], opcode=Opcode.SEND, length=450, flags=0)
+        link.run(20_000)
+        for host in pair.hosts:
+            host.check_sum()
+            assert host.counter(Counter.DROP_OVERFLOW) == 0
+            assert host.counter(Counter.RX_PLACED) == 150
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -401,6 +428,7 @@ def test_closed_link(kind: str) -> None:
 
 def test_waveforms(tmp_path: Path) -> None:
     with opened("rtl", trace=tmp_path / "wave.vcd") as link:
+        await_reset(link.devices[1])
         link.devices[1].write32(Register.IPV4.address, 0x0A01_0203)
         link.run(10)
     for index in (0, 1):
