@@ -6,8 +6,8 @@
     post_* (table commands) ---------------+--> queue --> receive    (RingDoorbell)
                                            +--> queue --> completion (CqDoorbell)
 
-A doorbell is queued in the cycle in which its access begins, which then is done, and offered to its
-unit in the next cycle. An access waits only while its queue is full.
+A doorbell is queued in the cycle in which its access begins, and offered to its unit in the next.
+An access waits only while its queue is full.
 """
 
 from amaranth.hdl import Module, Signal
@@ -87,10 +87,11 @@ class DoorbellPages(wiring.Component):
 
         page = Signal(len(access.address) - _PAGE_LOG2)
         m.d.comb += page.eq(access.address[_PAGE_LOG2:] - (DOORBELL_BASE >> _PAGE_LOG2))
-        write = access.request & access.write & (page < self._parameters.n_qp) & ~self.busy
+        begin = access.request & ~access.done
+        write = begin & access.write & (page < self._parameters.n_qp) & ~self.busy
         offset = access.address[2:_PAGE_LOG2]
         arm = offset == Doorbell.CQ_ARM.value >> 2
-        m.d.comb += access.done.eq(access.request)
+        m.d.sync += access.done.eq(begin)
         for queue, post, number, doorbells in (
             (send, self.post_send, "qpn", (Doorbell.SQ_PRODUCER,)),
             (receive, self.post_receive, "qpn", (Doorbell.RQ_PRODUCER,)),
@@ -103,8 +104,8 @@ class DoorbellPages(wiring.Component):
                     queue.i.payload.as_value().eq(0),
                     queue.i.payload[number].eq(page),
                     queue.i.payload.index.eq(access.data),
-                    access.done.eq(queue.i.ready),
                 ]
+                m.d.sync += access.done.eq(queue.i.ready)
         with m.If(write):
             m.d.comb += completion.i.payload.arm.eq(arm)
 

@@ -5,7 +5,7 @@
     notice --> queue --> head, when the CQEs before it are in memory --> irq_set, irq_clear
     done ----> number of answers not yet used ---^
 
-A notice that waits for nothing comes out 2 cycles after it went in.
+A notice that waits for nothing comes out 3 cycles after it went in.
 """
 
 from amaranth.hdl import Module, Signal
@@ -54,7 +54,8 @@ class NoticeQueue(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        notice = self.notice
+        notice = Signal(Notice)
+        m.d.sync += notice.eq(self.notice)
         m.submodules.queue = queue = fifo.SyncFIFO(width=Notice.as_shape().size, depth=NOTICES)
         head = data.View(Notice, queue.r_data)
         answered = Signal(range(NOTICES + 1))
