@@ -73,13 +73,13 @@ async def send_lengths(dut, stalled):
 @_test
 @_stalls
 async def large_messages(dut, stalled):
-    await _play(dut, stalled, receiving.large_messages, 40 if SOAK else 2)
+    await _play(dut, stalled, receiving.large_messages, 20 if SOAK else 2)
 
 
 @_test
 @_stalls
 async def small_messages(dut, stalled):
-    await _play(dut, stalled, receiving.small_messages, 1000 if SOAK else 10 if stalled else 40)
+    await _play(dut, stalled, receiving.small_messages, 300 if SOAK else 10 if stalled else 40)
 
 
 @_test
@@ -151,7 +151,7 @@ async def several_senders(dut, stalled):
 @_test
 @_stalls
 async def both_directions(dut, stalled):
-    await _play(dut, stalled, sending.both_directions, 60 if SOAK else 2 if stalled else 4)
+    await _play(dut, stalled, sending.both_directions, 40 if SOAK else 2 if stalled else 4)
 
 
 @_test
