@@ -49,7 +49,7 @@ test: gateware
 	@$(BIN)/python -m pytest -n $(WORKERS) -m "not soak" $(TESTS)
 
 soak: gateware
-	@$(BIN)/python -m pytest -n $(WORKERS) $(TESTS)
+	@$(BIN)/python -m pytest -n $(WORKERS) -m "soak or not soak" $(TESTS)
 
 lint: setup
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
