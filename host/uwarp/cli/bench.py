@@ -147,7 +147,7 @@ def _line(row: Row) -> str:
     case = row.case
     return (
         f"{case.payload:>9}{case.mtu:>6}{row.frames:>8}{row.cycles:>9}{row.gbps:>13.3f}"
-        f"{case.ceiling_gbps:>9.3f}{row.percent:>9.2f}{row.dropped:>9}"
+        f"{case.ceiling_gbps:>9.3f}{row.percent:>9.1f}{row.dropped:>9}"
     )
 
 

@@ -13,8 +13,8 @@ from .receive_bench import Row
 __all__ = ["plot"]
 
 SCALE = 3  # drawn as many times larger, then made smaller: smooth lines
-WIDTH, HEIGHT = 960, 560
-LEFT, RIGHT, TOP, BOTTOM = 70, 250, 60, 60
+WIDTH, HEIGHT = 1040, 560
+LEFT, RIGHT, TOP, BOTTOM = 60, 310, 60, 64
 GBPS = 10
 PAPER, INK, GRID, CEILING = (255, 255, 255), (40, 44, 52), (228, 231, 235), (150, 156, 165)
 COLOURS = (
@@ -34,7 +34,7 @@ class _Chart:
     def __init__(self, largest: int) -> None:
         self._image = Image.new("RGB", (WIDTH * SCALE, HEIGHT * SCALE), PAPER)
         self._draw = ImageDraw.Draw(self._image)
-        self._octaves = max(1, math.ceil(math.log2(largest)))
+        self._octaves = max(1.0, math.log2(largest) + 0.2)
 
     def point(self, payload: float, gbps: float) -> Point:
         x = LEFT + (WIDTH - LEFT - RIGHT) * math.log2(payload) / self._octaves
@@ -62,10 +62,10 @@ class _Chart:
 
     def axes(self) -> None:
         for gbps in range(0, GBPS + 1, 2):
-            left, right = self.point(1, gbps), self.point(1 << self._octaves, gbps)
+            left, right = self.point(1, gbps), self.point(2**self._octaves, gbps)
             self.line([left, right], GRID, 1)
             self.text((left[0] - 10, left[1]), str(gbps), "rm")
-        for octave in range(self._octaves + 1):
+        for octave in range(int(self._octaves) + 1):
             low, high = self.point(1 << octave, 0), self.point(1 << octave, GBPS)
             self.line([low, high], GRID, 1)
             self.text((low[0], low[1] + 10), str(1 << octave), "mt")
@@ -80,8 +80,10 @@ class _Chart:
 def plot(rows: Sequence[Row], path: Path) -> None:
     """Write a PNG: a line for each kind of message, over the wire's ceiling."""
     kinds: dict[str, list[Row]] = {}
-    for row in sorted(rows, key=lambda row: row.case.payload):
+    for row in rows:
         kinds.setdefault(row.case.kind, []).append(row)
+    for series in kinds.values():
+        series.sort(key=lambda row: row.case.payload)
     chart = _Chart(max(row.case.payload for row in rows))
     chart.axes()
     for series in kinds.values():
@@ -92,7 +94,8 @@ def plot(rows: Sequence[Row], path: Path) -> None:
         points = [chart.point(row.case.payload, row.gbps) for row in series]
         chart.line(points, colour, 1.6)
         for point in points:
-            chart.dot(point, colour, 3.6 - 0.4 * (number % len(COLOURS)))
+            # Where kinds agree the later dots are smaller, so that all can be seen.
+            chart.dot(point, colour, 6.2 - 0.9 * (number % len(COLOURS)))
         _entry(chart, 1 + number, colour, kind, series)
     x, y = _place(0)
     chart.line([(x, y), (x + 22, y)], CEILING, 5)

@@ -9,6 +9,7 @@ longer than the wire needs for those octets.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from statistics import median
 
@@ -21,8 +22,8 @@ from .workload import CLOCK_HZ, IP, MAC, Case, Target
 
 __all__ = ["Latency", "Row", "measure_latency", "measure_row"]
 
-LEAST_MESSAGES = 8  # counted, and before and behind those
-SETTLING = 2048  # cycles before and behind those counted, and four answers of the host
+LEAST_MESSAGES = 8  # counted, and as many before and behind those
+SETTLING = 2048  # cycles at least before, in, and behind those, and four answers of the host
 PATIENCE = 4096  # cycles in which nothing happens, after which nothing is waited for
 SPACING = 512  # cycles between frames whose latency is measured
 
@@ -84,9 +85,10 @@ def measure_row(nic: RtlNic, case: Case, frames: int) -> Row:
         If too little of it arrives, or what arrives is wrong, or frames are not accounted for.
     """
     turn = case.qps * case.datagrams
-    least = -(-LEAST_MESSAGES // case.qps) * turn
-    around = (SETTLING + 4 * (nic.read_latency + nic.write_latency)) / case.wire_cycles
-    counted, lead = (-(-int(max(count, least)) // turn) for count in (frames, around))
+    least = -(-LEAST_MESSAGES // case.qps)
+    settling = SETTLING + 4 * (nic.read_latency + nic.write_latency)
+    lead = max(least, math.ceil(settling / case.wire_cycles / turn))
+    counted = max(lead, math.ceil(frames / turn))
     with _receiver(nic, case) as context:
         pd = PD(context)
         turns = lead + counted + lead
