@@ -303,7 +303,7 @@ async def overload(stage: Stage) -> None:
     segments = [stage.write(region, size * n, size) for n in range(frames)]
     for segment in segments:
         stage.nic.receive(stage.frame(segment))
-    await stage.nic.source.wait()
+    await stage.nic.delivered()
     channel.pause = False
     await stage.nic.wait(20000)
     counters = await stage.counters(stage.nic)

@@ -89,8 +89,7 @@ async def resets(stage: Stage) -> None:
     await stage.write_register(Register.CONTROL, 0)
     await stage.deliver([stage.frame(segment)])
     await stage.post_send(5, request(stage, Opcode.SEND, 10))
-    if not isinstance(stage.nic, type(stage.model)):
-        await stage.nic.source.wait()
+    await stage.nic.delivered()
     await stage.wait(200)
     assert await stage.read32(Register.CONTROL.address) == 0
     assert (await stage.counters(stage.nic))[Counter.RX_FRAMES] == 0
@@ -115,6 +114,7 @@ async def resets(stage: Stage) -> None:
             stage.receive(stage.frame(item))
         await stage.nic.wait(stage.rng.randrange(2500))
         await stage.reset()
+        await stage.nic.delivered()
         await stage.set_up()
         (segment,) = stage.record(stage.mapped, 5, 500)
         whole = stage.record(stage.mapped, 5000, 3000)

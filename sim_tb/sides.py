@@ -26,6 +26,9 @@ class Side(Protocol):
     async def read32(self, address: int) -> int: ...
     async def write32(self, address: int, value: int) -> None: ...
     def receive(self, frame: bytes, error_beat: int | None = None) -> None: ...
+    async def delivered(self) -> None:
+        """Wait until the frames of :meth:`receive` are off the wire."""
+
     async def wait(self, cycles: int) -> None:
         """Let time go by; frames that were sent meanwhile are then in ``sent``."""
 
@@ -51,6 +54,9 @@ class ModelSide:
     def receive(self, frame: bytes, error_beat: int | None = None) -> None:
         self._nic.receive(frame, error_beat is not None)
         self._collect()
+
+    async def delivered(self) -> None:
+        pass
 
     async def wait(self, cycles: int) -> None:
         self._nic.advance(cycles)
@@ -127,6 +133,9 @@ class GatewareSide:
 
     def receive(self, frame: bytes, error_beat: int | None = None) -> None:
         self.source.send(frame, error_beat=error_beat)
+
+    async def delivered(self) -> None:
+        await self.source.wait()
 
     async def wait(self, cycles: int) -> None:
         await ClockCycles(self._dut.clk, cycles)

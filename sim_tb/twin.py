@@ -221,6 +221,7 @@ class Twin:
     async def settle(self) -> dict[Counter, int]:
         """Wait until the gateware has counted what the model has; returns the model's counters."""
         expected = await self.counters(self.model)
+        open_messages = Register.OPEN_MESSAGES.address
         patience = _PATIENCE
         for counter in (*DROPS, *Counter):
             if expected[counter] == self._settled[counter]:
@@ -230,6 +231,12 @@ class Twin:
                     await self._explain(expected, f"{counter.name} stands still")
                 await self.nic.wait(64)
                 patience -= 64
+        # A datagram is counted as placed before its last write is answered, and open until then.
+        while await self.nic.read32(open_messages) > await self.model.read32(open_messages):
+            if patience <= 0:
+                await self._explain(expected, "the receive pipeline does not run empty")
+            await self.nic.wait(64)
+            patience -= 64
         while any(
             len(queue.entries(self.nic.memory)) < len(queue.entries(self.model.memory))
             for queue in self._queues.values()

@@ -1,4 +1,4 @@
-"""Fixtures of the benches."""
+"""Fixtures of the benches, and the soak runs left out unless they are asked for."""
 
 from pathlib import Path
 
@@ -12,3 +12,12 @@ def compiled_nic() -> Path:
     from sim_tb.stage import BENCH
 
     return compiled(BENCH)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.option.markexpr:
+        return
+    soak = [item for item in items if item.get_closest_marker("soak")]
+    if soak:
+        config.hook.pytest_deselected(items=soak)
+        items[:] = [item for item in items if item not in soak]

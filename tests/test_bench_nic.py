@@ -8,7 +8,8 @@ import pytest
 from sim_tb.build import run_bench
 
 GROUPS = {
-    "write-and-record-lengths": "write_lengths|record_lengths",
+    "write-lengths": "write_lengths",
+    "record-lengths": "record_lengths",
     "send-lengths": "send_lengths",
     "messages": "large_messages|small_messages|received_sends|tracker_rules",
     "faults": "wrong_octets|cut_frames|flagged_frames|every_reason|overload",

@@ -31,10 +31,9 @@ class SynthError(RuntimeError):
 
 @dataclass(frozen=True)
 class PathStep:
-    """One hop of a critical path: ``delay`` in ns, from net or cell to cell, in our names."""
+    """Part of a critical path: ``delay`` in ns up to and through ``place``, in our names."""
 
     delay: float
-    kind: str
     place: str
 
 
@@ -95,14 +94,15 @@ def _critical_path(report: dict[str, Any]) -> list[PathStep]:
     paths = [path for path in report.get("critical_paths", []) if path["from"] == path["to"]]
     if not paths:
         return []
-    return [
-        PathStep(
-            round(step["delay"], 2),
-            step["type"],
-            re.sub(r"_(LUT4|TRELLIS_FF|PFUMX|L6MUX21|CCU2C)_.*$", "", step["to"]["cell"]),
-        )
-        for step in paths[0]["path"]
-    ]
+    steps: list[PathStep] = []
+    for step in paths[0]["path"]:
+        place = re.sub(r"_(LUT4|TRELLIS_FF|PFUMX|L6MUX21|CCU2C)_.*$", "", step["to"]["cell"])
+        delay = step["delay"]
+        # A carry chain is many hops of next to nothing in one place: one step here.
+        if steps and steps[-1].place == place:
+            delay += steps.pop().delay
+        steps.append(PathStep(round(delay, 2), place))
+    return steps
 
 
 def synthesise(

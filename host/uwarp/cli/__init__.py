@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from uwarp import __version__
 
-from . import bench, demo
+from . import bench, demo, synth
 from .arguments import Failure, Parser, UsageError
 
 __all__ = ["main"]
@@ -28,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     demo.add_parser(commands)
     bench.add_parser(commands)
+    synth.add_parser(commands)
     try:
         options = parser.parse_args(arguments)
     except SystemExit as end:

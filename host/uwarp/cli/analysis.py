@@ -144,25 +144,29 @@ def sending_speed(account: Account) -> Speed | None:
 
 
 def placing_speed(account: Account, received: Received) -> Speed | None:
-    """From the completion of the first whole message to that of the last: what was placed between.
+    """From the first octet that left the sender to the completion of the last whole message.
 
-    A wire that loses datagrams spends time on them too, so its ceiling counts them.
+    The way through wire and NIC is included. A datagram that is lost takes the sender's time on the
+    wire, a duplicate the receiver's: the ceiling is that of the busier end.
     """
     whole = [
-        ((wc.remote_addr - received.region.buf) // MESSAGE, wc.time)
+        (wc.time, (wc.remote_addr - received.region.buf) // MESSAGE)
         for wc in received.records
         if wc.status == IBV_WC_SUCCESS and not wc.segment
     ]
-    if len(whole) < 2:
+    if not whole:
         return None
-    (first, began), (last, ended) = min(whole), max(whole)
-    if last == first or ended <= began:
-        return None
-    between = [item for item in account.datagrams if first < item.number <= last]
+    ended, last = max(whole)
+    until = [item for item in account.datagrams if item.number <= last]
+    first = min(until, key=lambda item: item.time)
     return Speed(
-        payload=sum(item.length for item in between if item.fate is Fate.DELIVERED),
-        cycles=ended - began,
-        wire_cycles=sum(item.cost for item in between) / WIRE_OCTETS_PER_CYCLE,
+        payload=sum(item.length for item in until if item.fate is Fate.DELIVERED),
+        cycles=ended - first.time + first.cost / WIRE_OCTETS_PER_CYCLE,
+        wire_cycles=max(
+            sum(item.cost for item in until if item.fate is not fate)
+            for fate in (Fate.DUPLICATE, Fate.DROPPED)
+        )
+        / WIRE_OCTETS_PER_CYCLE,
     )
 
 

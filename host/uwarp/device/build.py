@@ -99,11 +99,18 @@ def rtl_library(parameters: Parameters, *, trace: bool = False) -> Path:
     text = _verilog(parameters)
     root, binary, version = _verilator()
     flags = (*_VERILATOR_FLAGS, *(("--trace-vcd", "--trace-structs") if trace else ()))
+    options = [
+        *("-DVERILATOR=1", "-DVL_TIME_CONTEXT", "-DVM_SC=0", "-DVM_COVERAGE=0"),
+        *(f"-DVM_TRACE={int(trace)}", f"-DVM_TRACE_VCD={int(trace)}"),
+        *("-DVM_TRACE_FST=0", "-DVM_TRACE_SAIF=0"),
+        # With waveforms the speed is that of writing the file.
+        *(("-DUWARP_TRACE", "-O1") if trace else ()),
+    ]
     compiler = _compiler()
     digest = _digest(
         text.read_bytes(),
         *_file_contents(HARNESS, "*.[ch]pp"),
-        repr((flags, _CXX_FLAGS, _LINK_FLAGS, version, _version(compiler))).encode(),
+        repr((flags, options, _CXX_FLAGS, _LINK_FLAGS, version, _version(compiler))).encode(),
     )
     library = cache_directory() / "rtl" / f"{digest}.so"
     with _produce(library, "compiling the gateware (about a minute, once)") as (wanted, work):
@@ -118,13 +125,8 @@ def rtl_library(parameters: Parameters, *, trace: bool = False) -> Path:
             ]
             if trace:
                 sources.append(root / "include" / "verilated_vcd_c.cpp")
-            options = [f"-I{work}", f"-I{root}/include", f"-I{root}/include/vltstd"]
-            options += ["-DVERILATOR=1", "-DVL_TIME_CONTEXT", "-DVM_SC=0", "-DVM_COVERAGE=0"]
-            options += [f"-DVM_TRACE={int(trace)}", f"-DVM_TRACE_VCD={int(trace)}"]
-            options += ["-DVM_TRACE_FST=0", "-DVM_TRACE_SAIF=0"]
-            if trace:
-                options.append("-DUWARP_TRACE")
-            _compile(wanted, sources, options, work)
+            paths = [f"-I{work}", f"-I{root}/include", f"-I{root}/include/vltstd"]
+            _compile(wanted, sources, [*paths, *options], work)
     return library
 
 

@@ -1,0 +1,74 @@
+"""Every unit of the gateware by name, made as the NIC makes it: what ``uwarp synth`` looks up."""
+
+from collections.abc import Callable
+
+from amaranth.lib import wiring
+
+from uwarp.contract import Parameters
+
+from .csr.counters import EventCounters
+from .csr.unit import ControlUnit
+from .dma.read import ReadArbiter
+from .dma.write import WriteArbiter
+from .iwarp.check import SegmentCheck
+from .iwarp.closed import ClosedMessages
+from .iwarp.complete import CompletionUnit
+from .iwarp.completion_queue import CompletionQueue
+from .iwarp.cqe_writer import CqeWriter
+from .iwarp.dispatch import Dispatch
+from .iwarp.fetch import WqeFetch
+from .iwarp.frame_builder import FrameBuilder
+from .iwarp.frame_check import FrameCheck
+from .iwarp.frame_sender import FrameSender
+from .iwarp.payload_reader import PayloadReader
+from .iwarp.place import Placer
+from .iwarp.receive import DatagramReceiver
+from .iwarp.receive_queue import ReceiveQueue
+from .iwarp.scheduler import SendScheduler
+from .iwarp.segment import Segmenter
+from .iwarp.snapshot import MapSnapshot
+from .iwarp.trackers import Trackers
+from .iwarp.transmit import TransmitPath
+from .iwarp.validity_map import ValidityMap
+from .layouts import Datagram, PacketBeat
+from .net.crc_check import CrcCheck
+from .net.receive import FrameReceiver
+from .nic import Nic
+from .stream.packet_fifo import PacketFifo
+from .stream.queue import Queue
+
+__all__ = ["UNITS"]
+
+Factory = Callable[[Parameters], wiring.Component]
+
+UNITS: dict[str, Factory] = {
+    "queue": lambda parameters: Queue(Datagram, 64),
+    "packet_fifo": lambda parameters: PacketFifo(PacketBeat, 2048),
+    "crc_check": lambda parameters: CrcCheck(2),
+    "frame_receiver": FrameReceiver,
+    "segment_check": SegmentCheck,
+    "receive_queue": ReceiveQueue,
+    "dispatch": Dispatch,
+    "trackers": Trackers,
+    "closed_messages": ClosedMessages,
+    "placer": lambda parameters: Placer(),
+    "validity_map": ValidityMap,
+    "map_snapshot": MapSnapshot,
+    "completion_queue": lambda parameters: CompletionQueue(),
+    "datagram_receiver": DatagramReceiver,
+    "send_scheduler": SendScheduler,
+    "wqe_fetch": WqeFetch,
+    "segmenter": Segmenter,
+    "payload_reader": lambda parameters: PayloadReader(),
+    "frame_builder": FrameBuilder,
+    "frame_check": lambda parameters: FrameCheck(),
+    "frame_sender": FrameSender,
+    "transmit_path": TransmitPath,
+    "cqe_writer": lambda parameters: CqeWriter(clients=2),
+    "completion_unit": lambda parameters: CompletionUnit(parameters, clients=2),
+    "write_arbiter": lambda parameters: WriteArbiter(3),
+    "read_arbiter": lambda parameters: ReadArbiter(3),
+    "event_counters": lambda parameters: EventCounters(sources=4),
+    "control_unit": lambda parameters: ControlUnit(parameters, sources=4),
+    "nic": Nic,
+}
