@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from uwarp import __version__
 
-from . import demo, synth
+from . import bench, demo, synth
 from .arguments import Failure, Parser, UsageError
 
 __all__ = ["main"]
@@ -27,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"uwarp {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     demo.add_parser(commands)
+    bench.add_parser(commands)
     synth.add_parser(commands)
     try:
         options = parser.parse_args(arguments)

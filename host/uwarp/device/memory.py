@@ -69,6 +69,11 @@ class AddressSpace:
             raise ValueError(f"{dma_address:#x} is not the DMA address of a mapping")
         del self._starts[place], self._mappings[place]
 
+    @property
+    def mappings(self) -> tuple[Mapping, ...]:
+        """All there are, by DMA address."""
+        return tuple(self._mappings)
+
     def find(self, dma_address: int, length: int) -> Mapping | None:
         """The mapping that holds all ``length`` octets, or None."""
         place = bisect.bisect_right(self._starts, dma_address) - 1

@@ -1,4 +1,4 @@
-"""The rtl form: two NICs of compiled gateware, joined by a wire, in this process.
+"""The rtl form: NICs of compiled gateware, two joined by a wire or one alone, in this process.
 
 The clock stands still between calls: time goes by in :meth:`RtlLink.run`, in register accesses and
 in :meth:`RtlDevice.progress`. A call lets other Python threads run; calls from several threads take
@@ -11,7 +11,8 @@ import ctypes
 import os
 import struct
 import threading
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from enum import Enum
 from types import TracebackType
 from typing import Self
 
@@ -20,10 +21,10 @@ from uwarp.contract import ADDRESS_BITS, Parameters
 from .base import DeviceError, Fate, Impairments, WireRecord
 from .build import rtl_library
 from .impair import thresholds
-from .memory import AddressSpace, DmaFault
+from .memory import AddressSpace, DmaFault, Mapping
 from .wire import PROGRESS_CYCLES, DirectionStatistics, parse_frame
 
-__all__ = ["RtlDevice", "RtlLink"]
+__all__ = ["Event", "EventKind", "RtlDevice", "RtlLink", "RtlNic"]
 
 _FAULT_KINDS = (
     "DMA read of an address that is not mapped",
@@ -44,6 +45,15 @@ class _Fault(ctypes.Structure):
         ("address", ctypes.c_uint64),
         ("kind", ctypes.c_uint32),
         ("reserved", ctypes.c_uint32),
+    )
+
+
+class _Event(ctypes.Structure):
+    _fields_ = (
+        ("time", ctypes.c_uint64),
+        ("address", ctypes.c_uint64),
+        ("octets", ctypes.c_uint32),
+        ("kind", ctypes.c_uint32),
     )
 
 
@@ -72,6 +82,8 @@ def _load(path: str) -> ctypes.CDLL:
         "nic_irq": (i32, (handle, u32)),
         "nic_take_faults": (u64, (handle, u32, pointer, u64)),
         "nic_counts": (None, (handle, u32, pointer)),
+        "nic_watch": (None, (handle, u32, i32)),
+        "nic_take_events": (u64, (handle, u32, pointer, u64)),
     }
     for name, (result, arguments) in signatures.items():
         function = getattr(library, f"uwarp_{name}")
@@ -87,10 +99,34 @@ def _check_word(address: int, value: int) -> None:
         raise ValueError(f"value {value:#x}; registers take 32 bits")
 
 
-class RtlDevice:
-    """One NIC of an :class:`RtlLink`. Implements :class:`~uwarp.device.base.Device`."""
+class EventKind(Enum):
+    """What an :class:`Event` tells of."""
 
-    def __init__(self, link: RtlLink, index: int) -> None:
+    ARRIVAL = 0  # the last word of a frame came in
+    WRITE = 1  # the last word of a DMA write burst was taken
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something at a NIC's ports, in cycle ``time``.
+
+    Of an arrival ``octets`` are the frame's and ``address`` is 0; of a write burst, ``octets`` are
+    those of its words and ``address`` is the DMA address of the last word.
+    """
+
+    time: int
+    kind: EventKind
+    address: int
+    octets: int
+
+
+class RtlDevice:
+    """One NIC of an :class:`RtlLink`, or an :class:`RtlNic`'s.
+
+    Implements :class:`~uwarp.device.base.Device`.
+    """
+
+    def __init__(self, link: _Harness, index: int) -> None:
         self._link = link
         self._index = index
         self._space = AddressSpace()
@@ -160,6 +196,24 @@ class RtlDevice:
             raise DeviceError(f"{self.name}: {faults[0]} (the first of {len(faults)})")
 
     @property
+    def mappings(self) -> tuple[Mapping, ...]:
+        """The memory that the NIC may reach, by DMA address."""
+        return self._space.mappings
+
+    def watch(self, wanted: bool = True) -> None:
+        """Keep :class:`Event` s from now on, or no longer; those not taken are forgotten."""
+        with self._link._open() as (library, handle):
+            library.uwarp_nic_watch(handle, self._index, wanted)
+
+    def take_events(self) -> list[Event]:
+        """What was kept since the last call: arrivals by time, and writes by time."""
+        with self._link._open() as (library, handle):
+            count = library.uwarp_nic_take_events(handle, self._index, None, 0)
+            found = (_Event * count)()
+            library.uwarp_nic_take_events(handle, self._index, found, count)
+        return [Event(item.time, EventKind(item.kind), item.address, item.octets) for item in found]
+
+    @property
     def sent(self) -> DirectionStatistics:
         """Statistics of the direction of which this NIC is the source."""
         counts = _Counts()
@@ -186,21 +240,19 @@ class RtlDevice:
         self._link.close()
 
 
-class RtlLink:
-    """Two NICs of compiled gateware joined by a wire.
+class _Harness:
+    """NICs of compiled gateware on one clock.
 
     Parameters
     ----------
-    parameters : what the NICs are made with. The first use of each set compiles it: about a minute.
-    impairments : what the wire does to frames.
-    trace : file for waveforms (VCD); the NIC's number is put before the suffix. Slow, and large.
-    read_latency : cycles from the address of a DMA read to its first word.
-    write_latency : cycles from the last word of a DMA write to its answer.
-    threads : run the second NIC in a thread of its own. The result is the same.
+    count : NICs: two are joined by a wire; what one alone sends goes nowhere.
+
+    The others are those of :class:`RtlLink`.
     """
 
     def __init__(
         self,
+        count: int,
         parameters: Parameters | None = None,
         impairments: Impairments | None = None,
         *,
@@ -214,10 +266,11 @@ class RtlLink:
                 raise ValueError(f"{name} is {latency}; it takes 0 to 65535 cycles")
         self.parameters = parameters or Parameters()
         self.impairments = impairments or Impairments()
+        self.read_latency, self.write_latency = read_latency, write_latency
         self._lock = threading.RLock()
         self._library = _load(str(rtl_library(self.parameters, trace=trace is not None)))
         self._handle: int | None = self._library.uwarp_link_new(
-            2,
+            count,
             *thresholds(self.impairments),
             self.impairments.seed & (1 << 64) - 1,
             read_latency,
@@ -226,17 +279,13 @@ class RtlLink:
             _LOG_OCTETS,
             os.fsencode(trace) if trace is not None else b"",
         )
-        self._devices = (RtlDevice(self, 0), RtlDevice(self, 1))
+        self._devices = tuple(RtlDevice(self, index) for index in range(count))
 
     def __repr__(self) -> str:
-        return f"<RtlLink {'open' if self._handle else 'closed'}>"
+        return f"<{type(self).__name__} {'open' if self._handle else 'closed'}>"
 
     def _open(self) -> _Locked:
         return _Locked(self)
-
-    @property
-    def devices(self) -> tuple[RtlDevice, RtlDevice]:
-        return self._devices
 
     @property
     def time(self) -> int:
@@ -305,10 +354,73 @@ class RtlLink:
             self.close()
 
 
+class RtlLink(_Harness):
+    """Two NICs of compiled gateware joined by a wire.
+
+    Parameters
+    ----------
+    parameters : what the NICs are made with. The first use of each set compiles it: about a minute.
+    impairments : what the wire does to frames.
+    trace : file for waveforms (VCD); the NIC's number is put before the suffix. Slow, and large.
+    read_latency : cycles from the address of a DMA read to its first word.
+    write_latency : cycles from the last word of a DMA write to its answer.
+    threads : run the second NIC in a thread of its own. The result is the same.
+    """
+
+    def __init__(
+        self,
+        parameters: Parameters | None = None,
+        impairments: Impairments | None = None,
+        *,
+        trace: str | os.PathLike[str] | None = None,
+        read_latency: int = 8,
+        write_latency: int = 8,
+        threads: bool = False,
+    ) -> None:
+        super().__init__(
+            2,
+            parameters,
+            impairments,
+            trace=trace,
+            read_latency=read_latency,
+            write_latency=write_latency,
+            threads=threads,
+        )
+
+    @property
+    def devices(self) -> tuple[RtlDevice, RtlDevice]:
+        one, two = self._devices
+        return one, two
+
+
+class RtlNic(_Harness):
+    """One NIC of compiled gateware, alone: for benches, which give it frames by
+    :meth:`RtlDevice.inject`. They arrive at the wire's spacing, one right behind the other.
+
+    Parameters are those of :class:`RtlLink`.
+    """
+
+    def __init__(
+        self,
+        parameters: Parameters | None = None,
+        *,
+        trace: str | os.PathLike[str] | None = None,
+        read_latency: int = 8,
+        write_latency: int = 8,
+    ) -> None:
+        super().__init__(
+            1, parameters, trace=trace, read_latency=read_latency, write_latency=write_latency
+        )
+
+    @property
+    def device(self) -> RtlDevice:
+        return self._devices[0]
+
+
 class _Locked:
     """The library and its handle, for the length of a call."""
 
-    def __init__(self, link: RtlLink) -> None:
+    def __init__(self, link: _Harness) -> None:
         self._link = link
 
     def __enter__(self) -> tuple[ctypes.CDLL, int]:

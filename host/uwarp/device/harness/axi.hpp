@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 
+#include "events.hpp"
 #include "iommu.hpp"
 
 namespace uwarp {
@@ -41,6 +42,7 @@ class Dma {
 
   Iommu iommu;
   FaultLog faults;
+  EventLog events;
 
   void Drive(Top& top, uint64_t now) {
     top.dma___05Farready = !reads_.full();
@@ -70,18 +72,19 @@ class Dma {
       }
     }
     if (top.dma___05Farvalid && top.dma___05Farready) {
-      const Burst burst{top.dma___05Faraddr, now + read_latency_, top.dma___05Farlen};
+      const Burst burst{top.dma___05Faraddr, now + read_latency_, top.dma___05Farlen,
+                        top.dma___05Farlen + 1u};
       CheckBurst(burst, top.dma___05Farsize, top.dma___05Farburst, now);
       reads_.push(burst);
     }
     if (answer_shown_ && top.dma___05Fbready) answers_.pop();
     if (top.dma___05Fawvalid && top.dma___05Fawready) {
-      const Burst burst{top.dma___05Fawaddr, 0, top.dma___05Fawlen};
+      const Burst burst{top.dma___05Fawaddr, 0, top.dma___05Fawlen, top.dma___05Fawlen + 1u};
       CheckBurst(burst, top.dma___05Fawsize, top.dma___05Fawburst, now);
       writes_.push(burst);
     }
     if (top.dma___05Fwvalid && top.dma___05Fwready) {
-      words_.push({top.dma___05Fwdata, uint8_t(top.dma___05Fwstrb), bool(top.dma___05Fwlast)});
+      words_.push({top.dma___05Fwdata, now, uint8_t(top.dma___05Fwstrb), bool(top.dma___05Fwlast)});
     }
     if (!words_.empty() && !writes_.empty() && !answers_.full()) StoreWord(now);
   }
@@ -94,9 +97,11 @@ class Dma {
     uint64_t address;
     uint64_t due;
     uint32_t beats;  // words to come after the next one
+    uint32_t words;  // of the whole burst
   };
   struct Word {
     uint64_t data;
+    uint64_t time;  // when it came
     uint8_t strobe;
     bool last;
   };
@@ -131,6 +136,7 @@ class Dma {
     }
     if (word.last != (burst.beats == 0)) faults.Add(now, FaultKind::kProtocol, burst.address);
     if (burst.beats == 0) {
+      events.Add(word.time, EventKind::kWrite, burst.address, 8 * burst.words);
       answers_.push({now + write_latency_, burst_good_});
       burst_good_ = true;
       writes_.pop();

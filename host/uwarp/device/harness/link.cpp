@@ -15,6 +15,7 @@
 
 #include "Vuwarp_nic.h"
 #include "axi.hpp"
+#include "events.hpp"
 #include "impair.hpp"
 #include "iommu.hpp"
 #include "mac.hpp"
@@ -78,7 +79,7 @@ class Nic {
         dma.Sample(*top_, now_);
         registers.Sample(*top_);
         sender.Sample(*top_, now_, dma.faults);
-        receiver.Sample(*top_, now_, dma.faults);
+        receiver.Sample(*top_, now_, dma.faults, dma.events);
       });
       ++now_;
       if (until_idle && registers.idle()) break;
@@ -373,6 +374,21 @@ EXPORT uint64_t uwarp_nic_take_faults(void* link, unsigned nic, uwarp::Fault* ou
   const uint64_t count = log.count;
   for (size_t i = 0; i < log.kept.size() && i < room; ++i) out[i] = log.kept[i];
   log = FaultLog();
+  return count;
+}
+// Keep events from now on, or stop; those kept are forgotten.
+EXPORT void uwarp_nic_watch(void* link, unsigned nic, int wanted) {
+  EventLog& log = NicOf(link, nic).dma.events;
+  log = EventLog();
+  log.wanted = wanted != 0;
+}
+// Moves the oldest events, up to `room`; with no `out` only counts them. Returns how many.
+EXPORT uint64_t uwarp_nic_take_events(void* link, unsigned nic, uwarp::Event* out, uint64_t room) {
+  auto& kept = NicOf(link, nic).dma.events.kept;
+  if (!out) return kept.size();
+  const uint64_t count = std::min<uint64_t>(room, kept.size());
+  std::copy_n(kept.begin(), count, out);
+  kept.erase(kept.begin(), kept.begin() + count);
   return count;
 }
 EXPORT void uwarp_nic_counts(void* link, unsigned nic, uwarp::DirectionCounts* counts) {

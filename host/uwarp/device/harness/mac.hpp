@@ -11,6 +11,7 @@
 #include <memory>
 #include <vector>
 
+#include "events.hpp"
 #include "iommu.hpp"
 
 namespace uwarp {
@@ -144,11 +145,14 @@ class Receiver {
     top.rx___05Fpayload[2] = count | unsigned(last) << 4 | unsigned(last && frame_->error) << 5;
   }
 
-  void Sample(Top& top, uint64_t now, FaultLog& faults) {
+  void Sample(Top& top, uint64_t now, FaultLog& faults, EventLog& events) {
     if (!frame_) return;
     if (!top.rx___05Fready) faults.Add(now, FaultKind::kRxStalled, 0);
     position_ += 8;
-    if (position_ >= frame_->octets.size()) frame_.reset();
+    if (position_ >= frame_->octets.size()) {
+      events.Add(now, EventKind::kArrival, 0, frame_->octets.size());
+      frame_.reset();
+    }
   }
 
  private:
