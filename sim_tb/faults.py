@@ -1,14 +1,15 @@
 """Scenarios of what arrives badly: wrong octets, cut frames, and each reason to drop."""
 
-from scapy.layers.inet import ICMP, IP, UDP, IPOption
-from scapy.layers.l2 import ARP, Ether
+from scapy.layers.inet import ICMP, IP, UDP
+from scapy.layers.inet6 import ICMPv6EchoRequest, IPv6
+from scapy.layers.l2 import ARP, Dot1Q, Ether
 from scapy.packet import Raw
 
-from uwarp.contract import DROPS, Counter, Register
-from uwarp.wire import BROADCAST_IPV4, BROADCAST_MAC, append_crc, ipv4_text, mac_text
+from uwarp.contract import DROPS, Counter, QpState, Register
+from uwarp.wire import BROADCAST_IPV4, BROADCAST_MAC, append_crc, ip_text, ipv4_text, mac_text
 
 from .receiving import receive_wqe
-from .stage import BENCH, MAC, PEER_IP, PEER_MAC, Stage
+from .stage import BENCH, IPV6, MAC, PEER_IP, PEER_IPV6, PEER_MAC, Stage
 from .stage import IP as OUR_IP
 
 __all__ = ["cut_frames", "every_reason", "flagged_frames", "overload", "wrong_octets"]
@@ -88,14 +89,10 @@ def _management(stage: Stage) -> list[bytes]:
         broadcast / everyone / UDP(sport=68, dport=67) / Raw(b"discover"),
         broadcast / ip / UDP(dport=stage.port(1)) / Raw(b"to all, by MAC"),
         ether / everyone / UDP(dport=stage.port(1)) / Raw(b"to all, by IP"),
-        ether
-        / IP(
-            src=ipv4_text(PEER_IP),
-            dst=ipv4_text(OUR_IP),
-            options=[IPOption(b"\x07\x07\x04\0\0\0\0")],
-        )
-        / UDP(dport=stage.port(1)),
-        Ether(src=mac_text(PEER_MAC), dst=mac_text(MAC), type=0x86DD) / Raw(bytes(60)),
+        ether / Dot1Q(vlan=7) / query,
+        ether / Dot1Q() / Dot1Q() / Dot1Q() / ip / UDP(dport=stage.port(1)),
+        ether / IPv6(src=ip_text(PEER_IPV6), dst=ip_text(IPV6)) / ICMPv6EchoRequest(),
+        Ether(src=mac_text(PEER_MAC), dst=mac_text(MAC), type=0x88CC) / Raw(bytes(60)),
     ]
     return [bytes(packet).ljust(60, b"\0") for packet in packets]
 
@@ -241,6 +238,11 @@ async def every_reason(stage: Stage) -> None:
         await stage.deliver(bad[start : start + 20])
         await stage.check()
     stage.receive(stage.frame(stage.write(stage.plain, 0, 8)), error_beat=2)
+
+    # A QP that listens to another port than the sender's.
+    await stage.create_qp(7, state=QpState.RTR, timeout=9, peer_port=1)
+    await stage.open_port(stage.port(7), 7)
+    await stage.deliver([stage.frame(stage.write(stage.plain, 0, 8), 7)])
 
     # A smaller MTU.
     await stage.check()

@@ -4,6 +4,7 @@ import cocotb
 from cocotb.triggers import RisingEdge
 
 from uwarp.contract import (
+    TABLES,
     Access,
     Control,
     Counter,
@@ -29,8 +30,10 @@ async def identity(stage: Stage) -> None:
         if register not in (Register.TIME_LOW, Register.TIME_HIGH):
             await stage.read32(register.address)
     assert await stage.read32(Register.N_QP.address) == BENCH.n_qp
-    for word in range(12):
+    for word in range(TABLES[Table.QP].size // 4):  # the longest row
         await stage.read32(Register.TABLE_DATA.at(word))
+    for word in range(4):
+        await stage.read32(Register.IPV6.at(word))
     await stage.read32(0x7F_FFFC)
     await stage.write32(0x7F_FFFC, 1)
     await stage.write_row(Table.QP, BENCH.n_qp, state=QpState.RTS)  # beyond the table
