@@ -1,4 +1,4 @@
-"""The cocotb tests of the whole NIC: each scenario, with and without stalls on every port.
+"""The cocotb tests of the whole NIC: each scenario, with and without stalls on every port (P12).
 
 ``UWARP_SEED`` sets the seed (1 if unset). ``UWARP_SOAK`` makes the random ones longer.
 """

@@ -18,7 +18,7 @@ _SOURCE_MAC = range(6, 12)  # covered by the FCS alone
 
 
 async def wrong_octets(stage: Stage, payload: int, positions: list[int] | None = None) -> None:
-    """One wrong octet in each frame; only a wrong source MAC and wrong padding do no harm."""
+    """P9: one wrong octet in each frame; only source MAC and padding may be wrong without harm."""
     length = max(60, 42 + 30 + payload + 4)
     places = list(positions if positions is not None else range(length))
     before = await stage.placed()
@@ -47,7 +47,7 @@ async def wrong_octets(stage: Stage, payload: int, positions: list[int] | None =
 
 
 async def cut_frames(stage: Stage, payload: int) -> None:
-    """A frame cut at each length, and one with octets behind its end."""
+    """P13: a frame cut at each length, and one with octets behind its end."""
     (segment,) = stage.record(stage.plain, 64, payload)
     frame = stage.frame(segment)
     await stage.deliver([frame[:length] for length in range(1, len(frame))])
@@ -62,7 +62,7 @@ async def cut_frames(stage: Stage, payload: int) -> None:
 
 
 async def flagged_frames(stage: Stage) -> None:
-    """The MAC's error on each beat of a good frame in turn, good frames between."""
+    """P9, P15: the MAC's error on each beat of a good frame in turn, good frames between."""
     (segment,) = stage.record(stage.plain, 0, 100)
     beats = -(-len(stage.frame(segment)) // 8)
     for beat in range(beats):
@@ -293,7 +293,7 @@ async def every_reason(stage: Stage) -> None:
 
 
 async def overload(stage: Stage) -> None:
-    """Memory stands still while frames pour in: whole frames are dropped, the rest is right.
+    """P16: memory stands still while frames pour in: whole frames are dropped, the rest is right.
 
     The model has no limit to its buffer, so that only the sum is compared here.
     """

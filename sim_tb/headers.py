@@ -32,7 +32,7 @@ def _target(stage: Stage) -> Target:
 
 
 async def every_header(stage: Stage, count: int | None) -> None:
-    """The matrix of frames, or ``count`` of them: counted as its own rule says, then alike."""
+    """P3 to P6, P8, P9, P19, P31: the matrix, or ``count`` of it, as its own rule says."""
     cases = list(matrix(_target(stage), stage.rng, count=count))
     expected: Multiset[Counter] = Multiset()
     for start in range(0, len(cases), _BATCH):
@@ -58,7 +58,7 @@ def _good_frames(stage: Stage) -> list[tuple[bytes, int]]:
 
 
 async def cut_headers(stage: Stage) -> None:
-    """Each kind of frame cut at each length: dropped by its headers, and the next one is intact."""
+    """P13: each kind of frame cut at each length; the next one is intact."""
     runts = others = 0
     for good, tags in _good_frames(stage):
         frames = []
@@ -75,7 +75,7 @@ async def cut_headers(stage: Stage) -> None:
 
 
 async def wrong_octets_in_headers(stage: Stage) -> None:
-    """Each octet wrong in turn: only what no checksum covers, and nobody reads, does no harm."""
+    """P9: each octet wrong in turn: only what no checksum covers and nobody reads is harmless."""
     for good, tags in _good_frames(stage):
         ip = 14 + tags
         harmless = [
@@ -99,7 +99,7 @@ async def wrong_octets_in_headers(stage: Stage) -> None:
 
 
 async def addresses(stage: Stage) -> None:
-    """Addresses that differ in any one bit, unicast and multicast, under every FILTER."""
+    """P7: addresses that differ in any one bit, unicast and multicast, under every FILTER."""
 
     async def ends_in(counter: Counter, frames: list[bytes]) -> None:
         before = (await stage.counters(stage.model))[counter]

@@ -87,7 +87,7 @@ async def interrupts(stage: Stage) -> None:
 
 
 async def resets(stage: Stage) -> None:
-    """Disabled; a QP taken through RESET; soft resets in the midst of traffic; all works after."""
+    """P32: disabled; a QP taken through RESET; soft resets amid traffic; all works after."""
     (segment,) = stage.record(stage.plain, 0, 10)
     await stage.write_register(Register.CONTROL, 0)
     await stage.deliver([stage.frame(segment)])
@@ -156,7 +156,7 @@ async def broken_memory(stage: Stage) -> None:
 
 
 async def order_of_writes(stage: Stage) -> None:
-    """Payload is answered before the map is written, the map before the CQE (4.5)."""
+    """P23: payload is answered before the map is written, the map before the CQE (4.5)."""
     dut = stage.nic._dut
     events: list[tuple[str, int]] = []
 
