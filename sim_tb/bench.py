@@ -1,4 +1,4 @@
-"""The cocotb tests of the whole NIC: each scenario, with and without stalls on every port.
+"""The cocotb tests of the whole NIC: each scenario, with and without stalls on every port (P12).
 
 ``UWARP_SEED`` sets the seed (1 if unset). ``UWARP_SOAK`` makes the random ones longer.
 """
@@ -12,7 +12,7 @@ import cocotb
 
 from uwarp.wire import Opcode
 
-from . import faults, hosting, receiving, sending
+from . import faults, headers, hosting, receiving, sending
 from .sides import GatewareSide
 from .stage import Stage, host_memories
 
@@ -125,6 +125,36 @@ async def flagged_frames(dut, stalled):
 @_stalls
 async def every_reason(dut, stalled):
     await _play(dut, stalled, faults.every_reason)
+
+
+@_test
+@_stalls
+async def every_header(dut, stalled):
+    await _play(dut, stalled, headers.every_header, 400 if stalled and not SOAK else None)
+
+
+@_test
+@_stalls
+async def cut_headers(dut, stalled):
+    await _play(dut, stalled, headers.cut_headers)
+
+
+@_test
+@_stalls
+async def wrong_octets_in_headers(dut, stalled):
+    await _play(dut, stalled, headers.wrong_octets_in_headers)
+
+
+@_test
+@_stalls
+async def addresses(dut, stalled):
+    await _play(dut, stalled, headers.addresses)
+
+
+@_test
+@_stalls
+async def peers(dut, stalled):
+    await _play(dut, stalled, headers.peers)
 
 
 @_test

@@ -1,14 +1,15 @@
 """Scenarios of what arrives badly: wrong octets, cut frames, and each reason to drop."""
 
-from scapy.layers.inet import ICMP, IP, UDP, IPOption
-from scapy.layers.l2 import ARP, Ether
+from scapy.layers.inet import ICMP, IP, UDP
+from scapy.layers.inet6 import ICMPv6EchoRequest, IPv6
+from scapy.layers.l2 import ARP, Dot1Q, Ether
 from scapy.packet import Raw
 
-from uwarp.contract import DROPS, Counter, Register
-from uwarp.wire import BROADCAST_IPV4, BROADCAST_MAC, append_crc, ipv4_text, mac_text
+from uwarp.contract import DROPS, Counter, QpState, Register
+from uwarp.wire import BROADCAST_IPV4, BROADCAST_MAC, append_crc, ip_text, ipv4_text, mac_text
 
 from .receiving import receive_wqe
-from .stage import BENCH, MAC, PEER_IP, PEER_MAC, Stage
+from .stage import BENCH, IPV6, MAC, PEER_IP, PEER_IPV6, PEER_MAC, Stage
 from .stage import IP as OUR_IP
 
 __all__ = ["cut_frames", "every_reason", "flagged_frames", "overload", "wrong_octets"]
@@ -17,7 +18,7 @@ _SOURCE_MAC = range(6, 12)  # covered by the FCS alone
 
 
 async def wrong_octets(stage: Stage, payload: int, positions: list[int] | None = None) -> None:
-    """One wrong octet in each frame; only a wrong source MAC and wrong padding do no harm."""
+    """P9: one wrong octet in each frame; only source MAC and padding may be wrong without harm."""
     length = max(60, 42 + 30 + payload + 4)
     places = list(positions if positions is not None else range(length))
     before = await stage.placed()
@@ -46,7 +47,7 @@ async def wrong_octets(stage: Stage, payload: int, positions: list[int] | None =
 
 
 async def cut_frames(stage: Stage, payload: int) -> None:
-    """A frame cut at each length, and one with octets behind its end."""
+    """P13: a frame cut at each length, and one with octets behind its end."""
     (segment,) = stage.record(stage.plain, 64, payload)
     frame = stage.frame(segment)
     await stage.deliver([frame[:length] for length in range(1, len(frame))])
@@ -61,7 +62,7 @@ async def cut_frames(stage: Stage, payload: int) -> None:
 
 
 async def flagged_frames(stage: Stage) -> None:
-    """The MAC's error on each beat of a good frame in turn, good frames between."""
+    """P9, P15: the MAC's error on each beat of a good frame in turn, good frames between."""
     (segment,) = stage.record(stage.plain, 0, 100)
     beats = -(-len(stage.frame(segment)) // 8)
     for beat in range(beats):
@@ -88,14 +89,10 @@ def _management(stage: Stage) -> list[bytes]:
         broadcast / everyone / UDP(sport=68, dport=67) / Raw(b"discover"),
         broadcast / ip / UDP(dport=stage.port(1)) / Raw(b"to all, by MAC"),
         ether / everyone / UDP(dport=stage.port(1)) / Raw(b"to all, by IP"),
-        ether
-        / IP(
-            src=ipv4_text(PEER_IP),
-            dst=ipv4_text(OUR_IP),
-            options=[IPOption(b"\x07\x07\x04\0\0\0\0")],
-        )
-        / UDP(dport=stage.port(1)),
-        Ether(src=mac_text(PEER_MAC), dst=mac_text(MAC), type=0x86DD) / Raw(bytes(60)),
+        ether / Dot1Q(vlan=7) / query,
+        ether / Dot1Q() / Dot1Q() / Dot1Q() / ip / UDP(dport=stage.port(1)),
+        ether / IPv6(src=ip_text(PEER_IPV6), dst=ip_text(IPV6)) / ICMPv6EchoRequest(),
+        Ether(src=mac_text(PEER_MAC), dst=mac_text(MAC), type=0x88CC) / Raw(bytes(60)),
     ]
     return [bytes(packet).ljust(60, b"\0") for packet in packets]
 
@@ -242,6 +239,11 @@ async def every_reason(stage: Stage) -> None:
         await stage.check()
     stage.receive(stage.frame(stage.write(stage.plain, 0, 8)), error_beat=2)
 
+    # A QP that listens to another port than the sender's.
+    await stage.create_qp(7, state=QpState.RTR, timeout=9, peer_port=1)
+    await stage.open_port(stage.port(7), 7)
+    await stage.deliver([stage.frame(stage.write(stage.plain, 0, 8), 7)])
+
     # A smaller MTU.
     await stage.check()
     await stage.write_register(Register.MTU, 576)
@@ -291,7 +293,7 @@ async def every_reason(stage: Stage) -> None:
 
 
 async def overload(stage: Stage) -> None:
-    """Memory stands still while frames pour in: whole frames are dropped, the rest is right.
+    """P16: memory stands still while frames pour in: whole frames are dropped, the rest is right.
 
     The model has no limit to its buffer, so that only the sum is compared here.
     """

@@ -4,6 +4,7 @@ import cocotb
 from cocotb.triggers import RisingEdge
 
 from uwarp.contract import (
+    TABLES,
     Access,
     Control,
     Counter,
@@ -29,8 +30,10 @@ async def identity(stage: Stage) -> None:
         if register not in (Register.TIME_LOW, Register.TIME_HIGH):
             await stage.read32(register.address)
     assert await stage.read32(Register.N_QP.address) == BENCH.n_qp
-    for word in range(12):
+    for word in range(TABLES[Table.QP].size // 4):  # the longest row
         await stage.read32(Register.TABLE_DATA.at(word))
+    for word in range(4):
+        await stage.read32(Register.IPV6.at(word))
     await stage.read32(0x7F_FFFC)
     await stage.write32(0x7F_FFFC, 1)
     await stage.write_row(Table.QP, BENCH.n_qp, state=QpState.RTS)  # beyond the table
@@ -84,7 +87,7 @@ async def interrupts(stage: Stage) -> None:
 
 
 async def resets(stage: Stage) -> None:
-    """Disabled; a QP taken through RESET; soft resets in the midst of traffic; all works after."""
+    """P32: disabled; a QP taken through RESET; soft resets amid traffic; all works after."""
     (segment,) = stage.record(stage.plain, 0, 10)
     await stage.write_register(Register.CONTROL, 0)
     await stage.deliver([stage.frame(segment)])
@@ -153,7 +156,7 @@ async def broken_memory(stage: Stage) -> None:
 
 
 async def order_of_writes(stage: Stage) -> None:
-    """Payload is answered before the map is written, the map before the CQE (4.5)."""
+    """P23: payload is answered before the map is written, the map before the CQE (4.5)."""
     dut = stage.nic._dut
     events: list[tuple[str, int]] = []
 

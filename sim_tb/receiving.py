@@ -20,7 +20,7 @@ _TICK = 1024
 
 
 async def every_length(stage: Stage, opcode: Opcode, lengths: list[int]) -> None:
-    """A datagram of each payload length, at any alignment, in any order."""
+    """P1, P2, P14, P33: a datagram of each payload length, at any alignment, in any order."""
     lengths = stage.rng.sample(lengths, len(lengths))
     for start in range(0, len(lengths), _BATCH):
         batch = lengths[start : start + _BATCH]
@@ -129,7 +129,7 @@ async def small_messages(stage: Stage, rounds: int) -> None:
 
 
 async def received_sends(stage: Stage) -> None:
-    """Sends of all kinds into posted receives; late ones, too long ones, ones without a receive."""
+    """P30: Sends into posted receives; late ones, too long ones, ones without a receive."""
     rng = stage.rng
     region = stage.local
     for opcode in (Opcode.SEND, Opcode.SEND_SOLICITED, Opcode.SEND_IMMEDIATE):

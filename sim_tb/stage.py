@@ -10,11 +10,12 @@ from .memory import HostMemory
 from .sides import ModelSide, Side
 from .twin import Twin
 
-__all__ = ["BENCH", "PEER_IP", "PEER_MAC", "Region", "Stage", "host_memories"]
+__all__ = ["BENCH", "IPV6", "PEER_IP", "PEER_IPV6", "PEER_MAC", "Region", "Stage", "host_memories"]
 
 BENCH = Parameters(n_qp=8, n_region=16, n_tracker=8, n_closed=64, map_bits=8192, max_mtu=9000)
 MAC, IP = 0x02_00_00_00_00_01, 0x0A00_0001
 PEER_MAC, PEER_IP = 0x02_00_00_00_00_02, 0x0A00_0002
+IPV6, PEER_IPV6 = 0xFD00 << 112 | 1, 0xFD00 << 112 | 2
 MEMORY_BASE, MEMORY_SIZE = 0x12_3400_0000, 1 << 19
 PD, OTHER_PD = 5, 6
 ANY_OPCODE = 0xFFFF
@@ -64,6 +65,8 @@ class Stage(Twin):
         await self.write_register(Register.MAC_LOW, MAC & 0xFFFF_FFFF)
         await self.write_register(Register.MAC_HIGH, MAC >> 32)
         await self.write_register(Register.IPV4, IP)
+        for word in range(4):
+            await self.write32(Register.IPV6.at(word), IPV6 >> 32 * word & 0xFFFF_FFFF)
         await self.write_register(Register.MTU, 9000)
         for cq in (1, 3):
             await self.create_cq(cq, 8)
@@ -142,11 +145,11 @@ class Stage(Twin):
         self._msn += 1
         return self._msn
 
-    def frame(self, segment: Segment, qpn: int = 1, **fields: int) -> bytes:
+    def frame(self, segment: Segment, qpn: int = 1, **fields) -> bytes:
         """The frame that brings ``segment`` to a QP; ``fields`` are those of ``UdpFrame``."""
         return self.datagram(segment.to_datagram(), qpn, **fields)
 
-    def datagram(self, payload: bytes, qpn: int = 1, **fields: int) -> bytes:
+    def datagram(self, payload: bytes, qpn: int = 1, **fields) -> bytes:
         """The frame that brings a UDP payload to a QP."""
         given = {
             "dest_mac": MAC,

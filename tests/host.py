@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Protocol
+from typing import Any, Protocol
 
 from uwarp.contract import (
     CQE,
@@ -28,8 +28,10 @@ from uwarp.wire import Opcode, Segment, UdpFrame
 
 MAC = 0x02_00_00_00_00_01
 IPV4 = 0x0A_00_00_01
+IPV6 = 0xFD00 << 112 | 1
 PEER_MAC = 0x02_00_00_00_00_02
 PEER_IPV4 = 0x0A_00_00_02
+PEER_IPV6 = 0xFD00 << 112 | 2
 PEER_PORT = 4791
 ALL_ACCESS = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
 ALL_OPCODES = 0xFFFF
@@ -133,10 +135,12 @@ class Host:
         counters = self.counters()
         assert outcome_sum(counters) == counters[Counter.RX_FRAMES], counters
 
-    def start(self, mac: int = MAC, ipv4: int = IPV4, mtu: int = 1500) -> None:
+    def start(self, mac: int = MAC, ipv4: int = IPV4, mtu: int = 1500, ipv6: int = IPV6) -> None:
         self.set(Register.MAC_LOW, mac & 0xFFFF_FFFF)
         self.set(Register.MAC_HIGH, mac >> 32)
         self.set(Register.IPV4, ipv4)
+        for word in range(4):
+            self.set(Register.IPV6, ipv6 >> 32 * word & 0xFFFF_FFFF, word)
         self.set(Register.MTU, mtu)
         self.set(Register.CONTROL, Control.ENABLE)
 
@@ -246,18 +250,19 @@ class Host:
         return cqes
 
 
-def frame_of(segment: Segment, port: int, **fields: int) -> bytes:
+def frame_of(segment: Segment, port: int, **fields: Any) -> bytes:
     """The frame by which the peer sends ``segment`` to UDP port ``port``."""
     return frame_around(segment.to_datagram(), port, **fields)
 
 
-def frame_around(payload: bytes, port: int, **fields: int) -> bytes:
-    """The peer's frame with any UDP payload; ``fields`` go over the addresses."""
+def frame_around(payload: bytes, port: int, **fields: Any) -> bytes:
+    """The peer's frame with any UDP payload; ``fields`` of UdpFrame go over the addresses."""
+    six = fields.get("ip_version") == 6
     addresses = {
         "dest_mac": MAC,
         "source_mac": PEER_MAC,
-        "source_ip": PEER_IPV4,
-        "dest_ip": IPV4,
+        "source_ip": PEER_IPV6 if six else PEER_IPV4,
+        "dest_ip": IPV6 if six else IPV4,
         "source_port": PEER_PORT,
         "dest_port": port,
     }

@@ -42,10 +42,10 @@ class Bench:
     plain: Region
     mapped: Region
 
-    def receive(self, segment: Segment, port: int = PORT, **fields: int) -> None:
+    def receive(self, segment: Segment, port: int = PORT, **fields: Any) -> None:
         self.nic.receive(frame_of(segment, port, **fields))
 
-    def gets(self, counter: Counter, segment: Segment, port: int = PORT, **fields: int) -> None:
+    def gets(self, counter: Counter, segment: Segment, port: int = PORT, **fields: Any) -> None:
         """Receive a segment that must end in ``counter``."""
         self.frame_gets(counter, frame_of(segment, port, **fields))
 

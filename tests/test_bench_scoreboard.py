@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from sim_tb import faults, hosting, receiving, sending
+from sim_tb import faults, headers, hosting, receiving, sending
 from sim_tb.sides import ModelSide
 from sim_tb.stage import BENCH, Stage, host_memories
 from uwarp.contract import CQE
@@ -22,6 +22,11 @@ SCENARIOS = {
     "cut frames": (faults.cut_frames, 40),
     "flagged frames": (faults.flagged_frames,),
     "every reason": (faults.every_reason,),
+    "every header": (headers.every_header, 600),
+    "cut headers": (headers.cut_headers,),
+    "wrong octets in headers": (headers.wrong_octets_in_headers,),
+    "addresses": (headers.addresses,),
+    "peers": (headers.peers,),
     "send alignments": (sending.lengths_and_alignments, list(range(0, 3000, 17))),
     "several senders": (sending.several_senders,),
     "send errors": (sending.send_errors,),

@@ -13,7 +13,9 @@ from dataclasses import replace
 import pytest
 
 from tests.host import (
+    IPV6,
     PEER_IPV4,
+    PEER_IPV6,
     PEER_PORT,
     HostMemory,
     Region,
@@ -78,9 +80,13 @@ class TestRegisters:
         nic.write32(0x084, 0x4567)
         nic.write32(0x088, 0xC0A80001)
         nic.write32(0x08C, 9000)
+        nic.write32(0x090, 0xFFFF_FFFE)
+        for word in range(4):
+            nic.write32(0x0A0 + 4 * word, 0x8000_0000 + word)
+        nic.write32(0x0A4, 0x1234_5678)
         nic.write32(0x0C0, 1)
         nic.write32(0x200, 0x02_0007)
-        for word in range(16):
+        for word in range(32):
             nic.write32(0x240 + 4 * word, 0xF000_0000 + word)
         assert [nic.read32(address) for address in (0x80, 0x84, 0x88, 0x8C, 0xC0, 0x200)] == [
             0x89ABCDEF,
@@ -90,8 +96,16 @@ class TestRegisters:
             1,
             0x02_0007,
         ]
-        assert [nic.read32(0x240 + 4 * word) for word in range(16)] == [
-            0xF000_0000 + word for word in range(16)
+        assert nic.read32(0x090) == 2
+        assert [nic.read32(0x0A0 + 4 * word) for word in range(5)] == [
+            0x8000_0000,
+            0x1234_5678,
+            0x8000_0002,
+            0x8000_0003,
+            0,
+        ]
+        assert [nic.read32(0x240 + 4 * word) for word in range(32)] == [
+            0xF000_0000 + word for word in range(32)
         ]
         assert nic.read32(0x204) == 0
 
@@ -150,7 +164,7 @@ class TestRegisters:
         "table, row", [(Table.QP, 8), (Table.REGION, 16), (Table.CQ, 8), (Table.PORT, 32), (9, 0)]
     )
     def test_1_4_rows_beyond_the_tables(self, bench: Bench, table: int, row: int) -> None:
-        for word in range(16):
+        for word in range(32):
             bench.host.set(Register.TABLE_DATA, 0xFFFF_FFFF, word)
         bench.host.set(Register.TABLE_SELECT, table << 16 | row)
         bench.host.set(Register.TABLE_COMMAND, 0)
@@ -225,6 +239,7 @@ class TestRegisters:
         """Nothing is written afterwards; a second run works without anything left of the first."""
         host, nic, memory = bench.host, bench.nic, bench.memory
         source = host.add_region(3, 3000)
+        host.set(Register.FILTER, 3)
         host.set(Register.IRQ_ENABLE, 1)
         host.ring(Doorbell.CQ_ARM, 0, 0)
         bench.receive(record(bench.plain, 0, 5, 0, b"abcde"))
@@ -239,6 +254,8 @@ class TestRegisters:
         assert host.get(Register.MTU) == 1500
         for register in (Register.MAC_LOW, Register.MAC_HIGH, Register.IPV4, Register.IRQ_STATUS):
             assert host.get(register) == 0
+        assert host.get(Register.FILTER) == 0
+        assert [host.get(Register.IPV6, word) for word in range(4)] == [0] * 4
         assert set(host.counters().values()) == {0}
         before = len(memory.writes)
         nic.advance(1 << 30)
@@ -277,8 +294,20 @@ FAULTS: dict[str, Counter] = {
 }
 
 
-def faulty_frame(faults: set[str], stag: int, to: int) -> bytes:
+# What the fault-finding frames come in: EtherTypes and contents of VLAN tags, IP version.
+SHAPES = {
+    "IPv4": ("", 4),
+    "IPv4 in VLAN": ("8100 e005", 4),
+    "IPv4 in QinQ": ("88a8 0001 8100 0002", 4),
+    "IPv6": ("", 6),
+    "IPv6 in VLAN": ("88a8 1fff", 6),
+    "IPv6 in QinQ": ("8100 0000 8100 ffff", 6),
+}
+
+
+def faulty_frame(faults: set[str], stag: int, to: int, shape: str = "IPv4") -> bytes:
     """A Write-Record of eight octets with the named faults, and no others."""
+    tags, version = SHAPES[shape]
     ddp = 0xC2 if "ddp version" in faults else 0xC1
     rdmap = (0x80 if "rdmap version" in faults else 0x40) | (0xF if "opcode" in faults else 0xC)
     segment = struct.pack("!BBIQIIII", ddp, rdmap, stag, to, 1, 0, 8, 0)
@@ -286,33 +315,42 @@ def faulty_frame(faults: set[str], stag: int, to: int) -> bytes:
     crc = crc32c(segment) ^ ("crc" in faults)
     body = segment + struct.pack("<I", crc)
     length = len(body) + 8
-    dest_ip = 0x0A000009 if "ip filter" in faults else 0x0A000001
+    if version == 4:
+        source, destination = struct.pack("!I", PEER_IPV4), bytes((10, 0, 0, 1))
+    else:
+        source, destination = PEER_IPV6.to_bytes(16, "big"), IPV6.to_bytes(16, "big")
+    if "ip filter" in faults:
+        destination = destination[:-1] + b"\x09"
     udp_length = 7 if "udp length" in faults else length
     udp = struct.pack("!HHH", PEER_PORT, 4801 if "port" in faults else PORT, udp_length)
-    pseudo = struct.pack("!IIHH", PEER_IPV4, dest_ip, 17, length)
+    pseudo = source + destination + struct.pack("!II", length, 17)
     checksum = 0xFFFF - ones_sum(pseudo + udp + bytes(2) + body) or 0xFFFF
     udp += struct.pack("!H", checksum ^ (0x0100 if "udp checksum" in faults else 0))
-    ip = struct.pack(
-        "!BBHHHBBHII",
-        0x65 if "ip version" in faults else 0x45,
-        0,
-        20 + length,
-        0,
-        0x6000 if "fragment" in faults else 0x4000,
-        64,
-        6 if "protocol" in faults else 17,
-        0,
-        PEER_IPV4,
-        dest_ip,
-    )
-    ip_sum = 0xFFFF - ones_sum(ip) ^ (1 if "ip checksum" in faults else 0)
-    ip = ip[:10] + struct.pack("!H", ip_sum) + ip[12:]
-    ethernet = bytes.fromhex("020000000001020000000002")
+    protocol = 6 if "protocol" in faults else 17
+    if version == 4:
+        ip = struct.pack(
+            "!BBHHHBBH",
+            0x65 if "ip version" in faults else 0x45,
+            0,
+            20 + length,
+            0,
+            0x6000 if "fragment" in faults else 0x4000,
+            64,
+            protocol,
+            0,
+        )
+        ip_sum = 0xFFFF - ones_sum(ip + source + destination) ^ ("ip checksum" in faults)
+        ip = ip[:10] + struct.pack("!H", ip_sum)
+    else:
+        first = 0x4FFF_FFFF if "ip version" in faults else 0x6FFF_FFFF
+        ip = struct.pack("!IHBB", first, length, 44 if "fragment" in faults else protocol, 1)
+    ethernet = bytes.fromhex("020000000001020000000002" + tags)
     if "mac filter" in faults:
         ethernet = b"\x06" + ethernet[1:]
-    ethernet += bytes.fromhex("86dd" if "ethertype" in faults else "0800")
-    frame = ethernet + ip + udp + body
-    return frame.ljust(1515 if "oversize" in faults else 60, b"\0")
+    ethertype = "0806" if "ethertype" in faults else "0800" if version == 4 else "86dd"
+    frame = ethernet + bytes.fromhex(ethertype) + ip + source + destination + udp + body
+    room = 1500 + len(ethernet) + 2
+    return frame.ljust(room + 1 if "oversize" in faults else 60, b"\0")
 
 
 def with_ip(frame: bytes, place: int, octets: str) -> bytes:
@@ -320,8 +358,18 @@ def with_ip(frame: bytes, place: int, octets: str) -> bytes:
     changed = bytearray(frame)
     changed[14 + place : 14 + place + len(octets) // 2] = bytes.fromhex(octets)
     changed[24:26] = bytes(2)
-    changed[24:26] = struct.pack("!H", 0xFFFF - ones_sum(bytes(changed[14:34])))
+    end = 14 + max(20, 4 * (changed[14] & 15))
+    changed[24:26] = struct.pack("!H", 0xFFFF - ones_sum(bytes(changed[14:end])))
     return bytes(changed)
+
+
+def with_options(frame: bytes, options: bytes, more: int = 0) -> bytes:
+    """The untagged IPv4 frame with options; its total length ``more`` octets off."""
+    assert len(options) % 4 == 0
+    (total,) = struct.unpack("!H", frame[16:18])
+    changed = frame[:34] + options + frame[34:]
+    changed = with_ip(changed, 0, f"{0x45 + len(options) // 4:02x}")
+    return with_ip(changed, 2, f"{total + len(options) + more:04x}")
 
 
 def with_octets(frame: bytes, place: int, octets: str) -> bytes:
@@ -335,36 +383,51 @@ def without_udp_checksum(frame: bytes) -> bytes:
 class TestVerdict:
     """Section 2."""
 
-    def good(self, bench: Bench) -> bytes:
-        return faulty_frame(set(), bench.plain.stag, bench.plain.base_to)
+    def good(self, bench: Bench, shape: str = "IPv4") -> bytes:
+        return faulty_frame(set(), bench.plain.stag, bench.plain.base_to, shape)
 
-    def test_good_frame(self, bench: Bench) -> None:
-        bench.frame_gets(Counter.RX_PLACED, self.good(bench))
+    @pytest.mark.parametrize("shape", SHAPES)
+    def test_p8_good_frame(self, bench: Bench, shape: str) -> None:
+        bench.frame_gets(Counter.RX_PLACED, self.good(bench, shape))
         assert bench.octets(bench.plain, 0, 9) == b"12345678" + bytes([FILL])
         assert bench.only_cqe().valid == 8
 
+    @pytest.mark.parametrize("shape", SHAPES)
     @pytest.mark.parametrize("fault", FAULTS)
-    def test_p9_p15_each_fault(self, bench: Bench, fault: str) -> None:
+    def test_p9_p15_each_fault(self, bench: Bench, fault: str, shape: str) -> None:
         """No octet placed, no CQE; the next frame is intact."""
-        frame = faulty_frame({fault}, bench.plain.stag, bench.plain.base_to)
+        if fault == "ip checksum" and "IPv6" in shape:
+            return
+        frame = faulty_frame({fault}, bench.plain.stag, bench.plain.base_to, shape)
         bench.frame_gets(FAULTS[fault], frame, error=fault == "mac error")
-        bench.frame_gets(Counter.RX_PLACED, self.good(bench))
+        bench.frame_gets(Counter.RX_PLACED, self.good(bench, shape))
         assert len(bench.nic.management) == (FAULTS[fault] is Counter.RX_MANAGEMENT)
 
+    @pytest.mark.parametrize("shape", ["IPv4", "IPv6 in QinQ"])
     @pytest.mark.parametrize("pair", list(itertools.combinations(FAULTS, 2)), ids=" and ".join)
-    def test_the_first_fault_counts(self, bench: Bench, pair: tuple[str, str]) -> None:
-        frame = faulty_frame(set(pair), bench.plain.stag, bench.plain.base_to)
+    def test_the_first_fault_counts(self, bench: Bench, pair: tuple[str, str], shape: str) -> None:
+        if "ip checksum" in pair and "IPv6" in shape:
+            return
+        frame = faulty_frame(set(pair), bench.plain.stag, bench.plain.base_to, shape)
         bench.frame_gets(FAULTS[pair[0]], frame, error="mac error" in pair)
 
-    def test_p13_frame_cut_short_anywhere(self, bench: Bench) -> None:
-        """42 octets of headers and 42 of UDP payload: any prefix is dropped."""
-        good = self.good(bench)
-        assert len(good) == 84
-        for length in range(84):
-            runt = Counter.DROP_RUNT if length < 14 else Counter.DROP_IP_HEADER
+    @pytest.mark.parametrize("shape", SHAPES)
+    def test_p13_frame_cut_short_anywhere(self, bench: Bench, shape: str) -> None:
+        """Any prefix is dropped: without an EtherType a runt, else for its IP header."""
+        good = self.good(bench, shape)
+        header = 14 + len(bytes.fromhex(SHAPES[shape][0]))
+        assert len(good) == header + (20 if "IPv4" in shape else 40) + 50
+        for length in range(len(good)):
+            runt = Counter.DROP_RUNT if length < header else Counter.DROP_IP_HEADER
             bench.frame_gets(runt, good[:length])
         bench.frame_gets(Counter.RX_PLACED, good)
         bench.host.check_sum()
+
+    @pytest.mark.parametrize("shape", SHAPES)
+    def test_p17_oversize_leaves_tags_out(self, bench: Bench, shape: str) -> None:
+        header = 14 + len(bytes.fromhex(SHAPES[shape][0]))
+        bench.frame_gets(Counter.RX_PLACED, self.good(bench, shape).ljust(1500 + header, b"\0"))
+        bench.frame_gets(Counter.DROP_OVERSIZE, self.good(bench, shape).ljust(1501 + header, b"\0"))
 
     def test_p17_oversize(self, bench: Bench) -> None:
         """MTU + 14 octets pass, one more does not, whatever is in them."""
@@ -394,13 +457,48 @@ class TestVerdict:
         bench.frame_gets(Counter.RX_MANAGEMENT, with_octets(good, 0, "ffffffffffff"))
         bench.frame_gets(Counter.RX_PLACED, good)
 
-    @pytest.mark.parametrize("ethertype", ["0806", "86dd", "8100", "88a8", "0000", "05dc"])
-    def test_p8_other_ethertypes(self, bench: Bench, ethertype: str) -> None:
-        """VLAN tags, one or two, go to management like ARP and IPv6."""
-        frame = with_octets(self.good(bench), 12, ethertype)
+    @pytest.mark.parametrize("value", range(4))
+    def test_p7_filter(self, bench: Bench, value: int) -> None:
+        """What FILTER lets through to management, whatever the rest of the frame is."""
+        bench.host.set(Register.FILTER, value)
+        multicast = Counter.RX_MANAGEMENT if value & 1 else Counter.DROP_MAC_FILTER
+        foreign = Counter.RX_MANAGEMENT if value & 2 else Counter.DROP_MAC_FILTER
+        good = self.good(bench)
+        for mac, counter in {
+            "01005e000001": multicast,
+            "333300000001": multicast,
+            "030000000001": multicast,
+            "fffffffffffe": multicast,
+            "020000000009": foreign,
+            "000000000000": foreign,
+            "fe0000000001": foreign,
+            "ffffffffffff": Counter.RX_MANAGEMENT,
+        }.items():
+            frame = with_octets(good, 0, mac)
+            bench.frame_gets(counter, frame)
+            kept = list(bench.nic.management)[-1:]
+            assert (kept == [frame]) == (counter is Counter.RX_MANAGEMENT)
+        bench.frame_gets(foreign, with_octets(good, 0, "020000000009")[:14])
+        bench.frame_gets(Counter.DROP_RUNT, with_octets(good, 0, "020000000009")[:13])
+        bench.frame_gets(Counter.DROP_OVERSIZE, with_octets(good, 0, "01").ljust(1515, b"\0"))
+        bench.frame_gets(Counter.RX_PLACED, good)
+
+    @pytest.mark.parametrize("tags", ["", "81000005", "88a800018100ffff"])
+    @pytest.mark.parametrize("ethertype", ["0806", "88cc", "9100", "0000", "05dc", "0801", "86dc"])
+    def test_p8_other_ethertypes(self, bench: Bench, tags: str, ethertype: str) -> None:
+        good = self.good(bench)
+        frame = good[:12] + bytes.fromhex(tags + ethertype) + good[14:]
         bench.frame_gets(Counter.RX_MANAGEMENT, frame)
         assert list(bench.nic.management) == [frame]
-        bench.frame_gets(Counter.RX_MANAGEMENT, frame[:14])
+        bench.frame_gets(Counter.RX_MANAGEMENT, frame[: 14 + len(tags) // 2])
+
+    def test_p8_three_tags(self, bench: Bench) -> None:
+        """The third tag is an EtherType that nobody here knows."""
+        frame = self.good(bench, "IPv4 in QinQ")
+        frame = frame[:12] + bytes.fromhex("81000001") + frame[12:]
+        bench.frame_gets(Counter.RX_MANAGEMENT, frame)
+        bench.frame_gets(Counter.RX_MANAGEMENT, frame[:22])
+        bench.frame_gets(Counter.DROP_RUNT, frame[:21])
 
     @pytest.mark.parametrize(
         "place, octets, counter",
@@ -408,8 +506,8 @@ class TestVerdict:
             (0, "35", Counter.DROP_IP_HEADER),
             (0, "44", Counter.DROP_IP_HEADER),
             (0, "40", Counter.DROP_IP_HEADER),
-            (0, "46", Counter.RX_MANAGEMENT),
-            (0, "4f", Counter.RX_MANAGEMENT),
+            (0, "46", Counter.DROP_UDP_LENGTH),
+            (0, "4f", Counter.DROP_UDP_LENGTH),
             (2, "0000", Counter.DROP_IP_HEADER),
             (2, "0013", Counter.DROP_IP_HEADER),
             (2, "0047", Counter.DROP_IP_HEADER),
@@ -434,10 +532,97 @@ class TestVerdict:
         bench.frame_gets(counter, with_ip(self.good(bench), place, octets))
         bench.host.check_sum()
 
+    @pytest.mark.parametrize("words", range(1, 11))
+    def test_p6_options(self, bench: Bench, words: int) -> None:
+        """Options of every length are skipped, and the header's sum is over them too."""
+        options = bytes(range(0x81, 0x81 + 4 * words))
+        good = self.good(bench)
+        frame = with_options(good, options)
+        bench.frame_gets(Counter.RX_PLACED, frame)
+        assert bench.octets(bench.plain, 0, 9) == b"12345678" + bytes([FILL])
+        for place in (34, 33 + 4 * words):
+            wrong = bytearray(frame)
+            wrong[place] ^= 0x40
+            bench.frame_gets(Counter.DROP_IP_CHECKSUM, bytes(wrong))
+        header = 20 + 4 * words
+        # Lengths that end in the options, at their end, and one octet before the datagram's.
+        for more, counter in [
+            (-51, Counter.DROP_IP_HEADER),
+            (-50, Counter.DROP_UDP_LENGTH),
+            (-43, Counter.DROP_UDP_LENGTH),
+            (-1, Counter.DROP_UDP_LENGTH),
+            (1, Counter.DROP_IP_HEADER),
+        ]:
+            bench.frame_gets(counter, with_options(good, options, more))
+        for length in range(34, 14 + header):
+            bench.frame_gets(Counter.DROP_IP_HEADER, frame[:length])
+        bench.frame_gets(Counter.DROP_IP_FRAGMENT, with_ip(frame, 6, "2000"))
+        bench.frame_gets(Counter.DROP_IP_FILTER, with_ip(frame, 16, "0a000003"))
+        bench.frame_gets(Counter.RX_MANAGEMENT, with_ip(frame, 9, "01"))
+        bench.advance_ticks(TIMEOUT)
+        bench.frame_gets(Counter.RX_PLACED, frame + b"\xee" * 9)
+
     def test_p6_options_with_total_length_under_the_header(self, bench: Bench) -> None:
-        """IHL 6 with a total length of 23: not management, and the checksum is not looked at."""
+        """IHL 6 with a total length of 23: the checksum is not looked at."""
         frame = with_octets(with_octets(self.good(bench), 14, "46"), 16, "0017")
         bench.frame_gets(Counter.DROP_IP_HEADER, frame)
+
+    @pytest.mark.parametrize("shape", ["IPv6", "IPv6 in VLAN", "IPv6 in QinQ"])
+    @pytest.mark.parametrize(
+        "place, octets, counter",
+        [
+            (0, "5f", Counter.DROP_IP_HEADER),
+            (0, "45", Counter.DROP_IP_HEADER),
+            (0, "7f", Counter.DROP_IP_HEADER),
+            (0, "60000000", Counter.RX_PLACED),
+            (4, "0033", Counter.DROP_IP_HEADER),
+            (4, "ffff", Counter.DROP_IP_HEADER),
+            (4, "0031", Counter.DROP_UDP_LENGTH),
+            (4, "0008", Counter.DROP_UDP_LENGTH),
+            (4, "0007", Counter.DROP_UDP_LENGTH),
+            (4, "0000", Counter.DROP_UDP_LENGTH),
+            (6, "2c", Counter.DROP_IP_FRAGMENT),
+            *((6, f"{header:02x}", Counter.RX_MANAGEMENT) for header in (0, 43, 60, 51, 50, 135)),
+            *((6, f"{header:02x}", Counter.RX_MANAGEMENT) for header in (59, 58, 6, 16, 18, 255)),
+            (7, "00", Counter.RX_PLACED),
+            (24, "7d", Counter.DROP_IP_FILTER),
+            (39, "00", Counter.DROP_IP_FILTER),
+            (24, "ff020000000000000000000000000001", Counter.DROP_IP_FILTER),
+            (24, "00000000000000000000ffff0a000001", Counter.DROP_IP_FILTER),
+            (8, "fe", Counter.DROP_UDP_CHECKSUM),
+            (23, "03", Counter.DROP_UDP_CHECKSUM),
+            (44, "0007", Counter.DROP_UDP_LENGTH),
+            (44, "0000", Counter.DROP_UDP_LENGTH),
+            (44, "0033", Counter.DROP_UDP_LENGTH),
+            (46, "0000", Counter.RX_PLACED),
+        ],
+    )
+    def test_p4_p5_p6_ipv6_header(
+        self, bench: Bench, place: int, octets: str, counter: Counter, shape: str
+    ) -> None:
+        """The payload has 50 (0x32) octets. The checksum of 0 is that of UDP, at 46."""
+        good = self.good(bench, shape)
+        start = 14 + len(bytes.fromhex(SHAPES[shape][0]))
+        bench.frame_gets(counter, with_octets(good, start + place, octets))
+        bench.advance_ticks(TIMEOUT)
+        bench.frame_gets(Counter.RX_PLACED, good)
+        bench.host.check_sum()
+
+    @pytest.mark.parametrize("shape", ["IPv6", "IPv6 in VLAN", "IPv6 in QinQ"])
+    def test_p7_ipv6_to_the_broadcast_mac(self, bench: Bench, shape: str) -> None:
+        frame = with_octets(self.good(bench, shape), 0, "ffffffffffff")
+        bench.frame_gets(Counter.RX_MANAGEMENT, frame)
+        start = 14 + len(bytes.fromhex(SHAPES[shape][0]))
+        bench.frame_gets(Counter.DROP_IP_FILTER, with_octets(frame, start + 39, "02"))
+
+    def test_p6_unset_ipv6_address(self, bench: Bench) -> None:
+        """All 32-bit words of IPV6 count."""
+        for word in range(4):
+            bench.host.start()
+            bench.advance_ticks(TIMEOUT)
+            bench.frame_gets(Counter.RX_PLACED, self.good(bench, "IPv6"))
+            bench.host.set(Register.IPV6, 0x8000_0000, word)
+            bench.frame_gets(Counter.DROP_IP_FILTER, self.good(bench, "IPv6"))
 
     @pytest.mark.parametrize(
         "length, counter",
@@ -458,21 +643,24 @@ class TestVerdict:
         bench.frame_gets(counter, without_udp_checksum(with_octets(self.good(bench), 38, length)))
         bench.frame_gets(Counter.RX_PLACED, frame_of(write(bench.plain, 0, b"x"), PORT))
 
+    @pytest.mark.parametrize("version", [4, 6])
     @pytest.mark.parametrize("size", [0, 1, 2, 3, 4, 17])
-    def test_p3_short_datagrams_for_us(self, bench: Bench, size: int) -> None:
-        bench.frame_gets(Counter.DROP_DDP_SHORT, frame_around(bytes(size), PORT))
+    def test_p3_short_datagrams_for_us(self, bench: Bench, size: int, version: int) -> None:
+        frame = frame_around(bytes(size), PORT, ip_version=version)
+        bench.frame_gets(Counter.DROP_DDP_SHORT, frame)
 
-    def test_p19_checksums(self, bench: Bench) -> None:
+    @pytest.mark.parametrize("version, place", [(4, 40), (6, 60)])
+    def test_p19_checksums(self, bench: Bench, version: int, place: int) -> None:
         for length in (1, 2, 3, 63, 64, 65):
             for fill in (b"\xff", b"\0", b"\x80"):
                 segment = write(bench.plain, 0, fill * length)
-                frame = frame_of(segment, PORT)
+                frame = frame_of(segment, PORT, ip_version=version)
                 bench.frame_gets(Counter.RX_PLACED, frame)
-                bench.frame_gets(Counter.RX_PLACED, without_udp_checksum(frame))
-                wrong = struct.unpack("!H", frame[40:42])[0] ^ 0x8000
+                bench.frame_gets(Counter.RX_PLACED, with_octets(frame, place, "0000"))
+                wrong = struct.unpack("!H", frame[place : place + 2])[0] ^ 0x8000
                 if wrong:
                     bench.frame_gets(
-                        Counter.DROP_UDP_CHECKSUM, with_octets(frame, 40, f"{wrong:04x}")
+                        Counter.DROP_UDP_CHECKSUM, with_octets(frame, place, f"{wrong:04x}")
                     )
 
     def test_p19_udp_checksum_ffff(self, bench: Bench) -> None:

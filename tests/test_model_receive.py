@@ -50,6 +50,11 @@ from uwarp.contract import (
 )
 from uwarp.wire import Opcode, Segment
 
+ONES = (1 << 128) - 1
+SENDER_A = "00000000000000000000ffff0a000002"
+SENDER_B = "00000000000000000000ffff0a000003"
+SENDER_C = "fd000000000000000000000000000002"
+
 
 @pytest.fixture
 def bench() -> Bench:
@@ -85,6 +90,62 @@ class TestQueuePair:
         host.modify_qp(QPN, opcodes=0, state=QpState.INIT)
         bench.gets(Counter.DROP_QP_STATE, write(bench.plain, 0, b"x"))
 
+    @pytest.mark.parametrize("row", [8, 63, 0xFFFF])
+    def test_p39_qpn_beyond_the_table(self, bench: Bench, row: int) -> None:
+        bench.host.add_port(PORT, row)
+        bench.gets(Counter.DROP_QP_STATE, write(bench.plain, 0, b"x"))
+
+    @pytest.mark.parametrize(
+        "peer, mask, port, heard",
+        [
+            (0, 0, 0, "ABC"),
+            ("1" * 32, 0, 0, "ABC"),
+            (SENDER_A, ONES, 0, "A"),
+            (SENDER_A, ONES, PEER_PORT, "A"),
+            (SENDER_A, ONES, PEER_PORT + 1, ""),
+            (SENDER_A, ONES ^ 1, 0, "AB"),
+            ("00000000000000000000ffff0a0000ff", ONES ^ 0xFF, PEER_PORT, "AB"),
+            ("00000000000000000000ffff00000000", ONES >> 32 << 32, 0, "AB"),
+            (SENDER_B, ONES, 0, "B"),
+            (SENDER_C, ONES, 0, "C"),
+            (SENDER_C, ONES >> 64 << 64, 0, "C"),
+            ("0000000000000000000000000a000002", ONES, 0, ""),
+            ("0000000000000000000000000a000002", 0xFFFF_FFFF, 0, "A"),
+            ("80000000000000000000000000000000", 1 << 127, 0, "C"),
+            (0, 0, PEER_PORT, "ABC"),
+            (0, 0, PEER_PORT ^ 1 << 15, ""),
+            (0, 1 << 127, 0, "AB"),
+        ],
+    )
+    def test_peer_filter(
+        self, bench: Bench, peer: str | int, mask: int, port: int, heard: str
+    ) -> None:
+        """Senders 10.0.0.2, 10.0.0.3 and an IPv6 one, whose address begins with a 1 bit."""
+        peer = int(peer, 16) if isinstance(peer, str) else peer
+        bench.host.modify_qp(QPN, peer_ip=peer, peer_mask=mask, peer_port=port)
+        segment = write(bench.plain, 0, b"x")
+        for name, fields in {
+            "A": {},
+            "B": {"source_ip": 0x0A000003},
+            "C": {"source_ip": int(SENDER_C, 16), "ip_version": 6},
+        }.items():
+            counter = Counter.RX_PLACED if name in heard else Counter.DROP_PEER
+            bench.gets(counter, segment, **fields)
+
+    def test_peer_filter_stands_between_state_and_opcode(self, bench: Bench) -> None:
+        segment = write(bench.plain, 0, b"x")
+        bench.host.modify_qp(QPN, peer_port=1, opcodes=0)
+        bench.gets(Counter.DROP_PEER, segment)
+        bench.host.modify_qp(QPN, state=QpState.INIT)
+        bench.gets(Counter.DROP_QP_STATE, segment)
+        bench.host.modify_qp(QPN, state=QpState.RTS, peer_port=0)
+        bench.gets(Counter.DROP_QP_OPCODE, segment)
+
+    def test_ipv6_sender_in_the_cqe(self, bench: Bench) -> None:
+        fields = {"ip_version": 6, "vlan_tags": (0x8100_0005,)}
+        bench.gets(Counter.RX_PLACED, record(bench.plain, 0, 5, 0, b"hello"), **fields)
+        assert bench.only_cqe().source_ip == 0xFD00_0000_0000_0000_0000_0000_0000_0002
+
 
 class TestSend:
     """Section 3, Send."""
@@ -110,7 +171,7 @@ class TestSend:
             "base_to": 0,
             "stag": 0,
             "immediate": 0,
-            "source_ip": 0x0A000002,
+            "source_ip": 0xFFFF_0A00_0002,
             "source_port": 4791,
             "head_map": 0,
             "tail_map": 0,
@@ -414,7 +475,7 @@ class TestWriteRecord:
             "base_to": 0x10_0007,
             "stag": 0x25A,
             "immediate": 0xC001D00D,
-            "source_ip": 0x0A000002,
+            "source_ip": 0xFFFF_0A00_0002,
             "source_port": 4791,
             "head_map": 0,
             "tail_map": 0,
@@ -585,8 +646,9 @@ class TestWriteRecord:
         bench.receive(record(bench.mapped, OFFSET + 10, 0, 0, b"", 2))
         assert bench.only_cqe().msn == 2
 
-    def test_same_msn_from_elsewhere_is_another_message(self, bench: Bench) -> None:
-        """QP, source address and source port are part of the name."""
+    def test_same_msn_from_elsewhere_is_another_message(self) -> None:
+        """QP, source address, all 128 bits of it, and source port are part of the name."""
+        bench = make_bench(n_tracker=8)
         bench.host.add_qp(QPN + 1, port=PORT + 1)
         for place, (port, fields) in enumerate(
             [
@@ -594,11 +656,17 @@ class TestWriteRecord:
                 (PORT + 1, {}),
                 (PORT, {"source_ip": PEER_IPV4 + 1}),
                 (PORT, {"source_port": PEER_PORT + 1}),
+                (PORT, {"ip_version": 6}),
+                (PORT, {"ip_version": 6, "source_ip": PEER_IPV4}),
             ]
         ):
             part = record(bench.mapped, 2048 * place, 200, 0, DATA[:64])
             bench.receive(part, port, **fields)
-        assert bench.host.get(Register.OPEN_MESSAGES) == 4
+        assert bench.host.get(Register.OPEN_MESSAGES) == 6
+        mapped = {"ip_version": 6, "source_ip": 0xFFFF_0000_0000 | PEER_IPV4}
+        rest = record(bench.mapped, 0, 200, 64, DATA[64:200])
+        bench.gets(Counter.RX_PLACED, rest, **mapped)
+        assert bench.host.get(Register.OPEN_MESSAGES) == 5, "a mapped address is the IPv4 one"
 
 
 class TestMap:
@@ -630,7 +698,7 @@ class TestMap:
             "base_to": 0x10_0000 + 202,
             "stag": 0x25A,
             "immediate": 0xBEEF,
-            "source_ip": 0x0A000002,
+            "source_ip": 0xFFFF_0A00_0002,
             "source_port": 4791,
             "head_map": 0xF8,
             "tail_map": 0x07,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import itertools
 import random
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from uwarp.verbs import (
     IBV_ACCESS_REMOTE_READ,
     IBV_ACCESS_REMOTE_WRITE,
     IBV_QP_PATH_MTU,
+    IBV_QP_PEER,
     IBV_QP_STATE,
     IBV_QP_TIMEOUT,
     IBV_QPS_ERR,
@@ -71,10 +73,11 @@ from uwarp.verbs import (
 )
 from uwarp.verbs.allocator import MapAllocator
 from uwarp.verbs.ports import PortTable
-from uwarp.wire import Opcode, Segment, UdpFrame, ipv4_number, mac_number, segments
+from uwarp.wire import Opcode, Segment, UdpFrame, mac_number, segments
 
 MACS = ("02:00:00:00:00:01", "02:00:00:00:00:02")
 IPS = ("10.0.0.1", "10.0.0.2")
+IPV6S = ("fd00::1", "fd00::2")
 PORTS = (1001, 1002)
 REMOTE = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE
 SMALL = Parameters(n_qp=4, n_region=16, n_tracker=2, n_closed=16, map_bits=4096)
@@ -137,7 +140,9 @@ def request(
 
 
 def open_side(link: Link, index: int, cap: QPCap, timeout_us: float, mtu: int) -> Side:
-    context = Context(device=link.devices[index], mac=MACS[index], ipv4=IPS[index], mtu=mtu)
+    context = Context(
+        device=link.devices[index], mac=MACS[index], ipv4=IPS[index], mtu=mtu, ipv6=IPV6S[index]
+    )
     context.add_neighbour(IPS[1 - index], MACS[1 - index])
     pd, cq = PD(context), CQ(context, 64)
     attr = QPAttr(timeout_us=timeout_us)
@@ -170,7 +175,17 @@ class Pair:
         self.link.check()  # type: ignore[attr-defined]
         self.link.close()
 
-    def inject(self, region: MR, base: int, mlen: int, mo: int, payload: bytes, msn: int) -> None:
+    def inject(
+        self,
+        region: MR,
+        base: int,
+        mlen: int,
+        mo: int,
+        payload: bytes,
+        msn: int,
+        source: str = IPS[0],
+        source_port: int = 7777,
+    ) -> None:
         """One Write-Record segment arrives at side two, made by hand."""
         segment = Segment(
             opcode=Opcode.WRITE_RECORD,
@@ -185,11 +200,12 @@ class Pair:
         frame = UdpFrame(
             dest_mac=mac_number(MACS[1]),
             source_mac=mac_number(MACS[0]),
-            source_ip=ipv4_number(IPS[0]),
-            dest_ip=ipv4_number(IPS[1]),
-            source_port=7777,
+            source_ip=int(ipaddress.ip_address(source)),
+            dest_ip=int(ipaddress.ip_address(IPV6S[1] if ":" in source else IPS[1])),
+            source_port=source_port,
             dest_port=PORTS[1],
             payload=segment.to_datagram(),
+            ip_version=6 if ":" in source else 4,
         )
         self.link.devices[1].inject(frame.encode())  # type: ignore[attr-defined]
 
@@ -219,10 +235,26 @@ def test_context_attributes(pair: Pair) -> None:
     assert device.map_bits == 4096
     port = context.query_port(1)
     assert (port.mac, port.ipv4, port.active_mtu) == (MACS[0], IPS[0], 1500)
+    assert (port.ipv6, port.gid_tbl_len) == ("fd00::1", 2)
     assert context.query_gid(1, 0) == GID("::ffff:10.0.0.1")
     assert context.query_gid(1, 0).gid == "0000:0000:0000:0000:0000:ffff:0a00:0001"
+    assert context.query_gid(1, 1) == GID("fd00::1")
+    assert context.query_gid(1, 1).ipv4 is None
+    with refused(errno.EINVAL):
+        context.query_gid(1, 2)
     with refused(errno.EINVAL):
         context.query_port(2)
+
+
+def test_context_without_ipv6() -> None:
+    with open_link("model", parameters=SMALL) as link:
+        with Context(device=link.devices[0], mac=MACS[0], ipv4=IPS[0], ipv6="fe80::7") as context:
+            assert context.query_port().ipv6 == "fe80::7"
+        with Context(device=link.devices[0], mac=MACS[0], ipv4=IPS[0]) as context:
+            port = context.query_port()
+            assert (port.ipv6, port.gid_tbl_len) == (None, 1)
+            with refused(errno.EINVAL):
+                context.query_gid(1, 1)
 
 
 @pytest.mark.parametrize(
@@ -234,6 +266,13 @@ def test_context_attributes(pair: Pair) -> None:
         {"ipv4": "0.0.0.0"},
         {"ipv4": "224.0.0.1"},
         {"ipv4": "10.0.0"},
+        {"ipv4": "fd00::1"},
+        {"ipv6": "::"},
+        {"ipv6": "ff02::1"},
+        {"ipv6": "10.0.0.1"},
+        {"ipv6": "::ffff:10.0.0.1"},
+        {"ipv6": "fd00"},
+        {"ipv6": 1 << 128},
         {"mtu": 575},
         {"mtu": 9001},
     ],
@@ -664,8 +703,12 @@ def test_addresses(pair: Pair) -> None:
     assert handle("255.255.255.255").mac == 0xFFFF_FFFF_FFFF
     with refused(errno.EINVAL):
         handle("0.0.0.0")
+    for call in (lambda: handle("fe80::1"), lambda: AH(pd, wc=WC(src_ip="fd00::2"))):
+        with refused(errno.EAFNOSUPPORT) as caught:
+            call()
+        assert "does not send" in str(caught.value)
     with refused(errno.EAFNOSUPPORT):
-        handle("fe80::1")
+        pair.one.context.add_neighbour("fd00::2", MACS[1])
     with refused(errno.EINVAL):
         AH(pd, attr=AHAttr())
     with refused(errno.EINVAL):
@@ -831,6 +874,94 @@ def test_answer_to_the_sender_of_a_completion(pair: Pair) -> None:
     answer.set_wr_ud(AH(two.pd, wc=wc), wc.src_qp)
     two.qp.post_send(answer)
     assert {item.wr_id for item in one.take(2)} == {0, 1}
+
+
+def test_senders_of_both_families(pair: Pair) -> None:
+    """Each is named as it is; an IPv6 one, which cannot be answered yet, is refused as a peer."""
+    two = pair.two
+    target = two.region(64)
+    for msn, source in enumerate(("10.0.0.9", "fd00::9", "::a00:9"), start=1):
+        pair.inject(target, 0, 8, 0, octets(8, msn), msn, source)
+        (wc,) = two.take(1)
+        assert (wc.src_ip, wc.src_qp) == (source, 7777)
+        assert target.read(8) == octets(8, msn)
+        if ":" in source:
+            with refused(errno.EAFNOSUPPORT):
+                AH(two.pd, wc=wc)
+
+
+@pytest.mark.parametrize(
+    ("fields", "heard"),
+    [
+        ({"peer_ip": "10.0.0.1"}, "ab"),
+        ({"peer_ip": "10.0.0.1", "peer_port": 7777}, "a"),
+        ({"peer_ip": "10.0.0.1", "peer_prefix": 32, "peer_port": 7778}, "b"),
+        ({"peer_ip": "10.0.0.128", "peer_prefix": 24}, "ab"),
+        ({"peer_ip": "10.0.0.0", "peer_prefix": 8}, "abc"),
+        ({"peer_ip": "0.0.0.0", "peer_prefix": 0}, "abc"),
+        ({"peer_ip": "::", "peer_prefix": 0}, "abcde"),
+        ({"peer_ip": "fd00::9"}, "d"),
+        ({"peer_ip": "fd00::", "peer_prefix": 16}, "de"),
+        ({"peer_ip": "fd00::", "peer_prefix": 64}, "d"),
+        ({"peer_ip": "::ffff:10.0.0.1"}, "ab"),
+        ({"peer_port": 7778}, "b"),
+        ({"peer_port": 0}, "abcde"),
+    ],
+)
+@pytest.mark.parametrize("how", ["to_rts", "modify"])
+def test_peer_filter(pair: Pair, fields: dict[str, object], heard: str, how: str) -> None:
+    two = pair.two
+    if how == "modify":
+        two.qp.modify(QPAttr(**fields), IBV_QP_PEER)  # type: ignore[arg-type]
+    else:
+        two.qp.modify(QPAttr(qp_state=IBV_QPS_RESET), IBV_QP_STATE)
+        two.qp.to_init(QPAttr(**fields))  # type: ignore[arg-type]
+        two.qp.to_rts(QPAttr())
+    target = two.region(64)
+    senders = {
+        "a": ("10.0.0.1", 7777),
+        "b": ("10.0.0.1", 7778),
+        "c": ("10.1.2.3", 7777),
+        "d": ("fd00::9", 7777),
+        "e": ("fd00:1::9", 7777),
+    }
+    for msn, (source, port) in enumerate(senders.values(), start=1):
+        pair.inject(target, 0, 8, 0, octets(8), msn, source, port)
+    found = {wc.msn: (wc.src_ip, wc.src_qp) for wc in two.settle()}
+    assert list(found.values()) == [senders[name] for name in heard]
+    counters = two.context.counters()
+    assert counters[Counter.DROP_PEER] == 5 - len(heard)
+
+
+def test_peer_filter_attributes(pair: Pair) -> None:
+    qp = pair.two.qp
+
+    def state() -> tuple[object, ...]:
+        attr, _ = qp.query()
+        return attr.peer_ip, attr.peer_prefix, attr.peer_port
+
+    assert state() == ("::", 0, 0)
+    qp.modify(QPAttr(peer_ip="10.0.0.1", peer_port=9), IBV_QP_PEER)
+    assert state() == ("10.0.0.1", 32, 9)
+    qp.modify(QPAttr(timeout_us=50, peer_ip="10.0.0.2", peer_port=3), IBV_QP_TIMEOUT)
+    assert state() == ("10.0.0.1", 32, 9), "not named by the mask"
+    qp.modify(QPAttr(peer_ip="fd00::1"), IBV_QP_PEER)
+    assert state() == ("fd00::1", 128, 9)
+    for wrong in (
+        {"peer_ip": "10.0.0"},
+        {"peer_ip": ""},
+        {"peer_ip": "10.0.0.1", "peer_prefix": 33},
+        {"peer_ip": "fd00::1", "peer_prefix": 129},
+        {"peer_ip": "fd00::1", "peer_prefix": -1},
+        {"peer_prefix": 0},
+        {"peer_port": 65536},
+        {"peer_port": -1},
+    ):
+        with refused(errno.EINVAL):
+            qp.modify(QPAttr(**wrong), IBV_QP_PEER)  # type: ignore[arg-type]
+        assert state() == ("fd00::1", 128, 9)
+    qp.modify(qp.query()[0], IBV_QP_PEER)
+    assert state() == ("fd00::1", 128, 9)
 
 
 def test_write(pair: Pair) -> None:

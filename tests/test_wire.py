@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import random
 from dataclasses import replace
 
@@ -10,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scapy.layers.inet import IP, UDP
-from scapy.layers.l2 import Ether
+from scapy.layers.inet6 import IPv6
+from scapy.layers.l2 import Dot1AD, Dot1Q, Ether
 from scapy.packet import Raw
 
 from uwarp.wire import (
@@ -31,13 +33,19 @@ from uwarp.wire import (
     crc_is_right,
     header_size,
     internet_sum,
+    ip_number,
+    ip_text,
     ipv4_number,
+    ipv4_of,
     ipv4_text,
     mac_number,
     mac_text,
+    mapped_ipv4,
     queue_number,
     segment_room,
     segments,
+    udp_sum,
+    vlan_octets,
     wire_octets,
 )
 
@@ -235,6 +243,20 @@ FRAME_OCTETS = bytes.fromhex(
     "12b7 12b8 000b 0204 616263"
 ).ljust(60, b"\0")
 
+# The same between fd00::2 and fd00::1, in two tags. Pseudo header and UDP sum to 0xE3FD.
+FRAME6 = replace(
+    FRAME,
+    source_ip=0xFD00 << 112 | 2,
+    dest_ip=0xFD00 << 112 | 1,
+    ip_version=6,
+    vlan_tags=(0x88A8_0005, 0x8100_6007),
+)
+FRAME6_OCTETS = bytes.fromhex(
+    "020000000001 020000000002 88a80005 81006007 86dd"
+    "6b800000 000b 11 03 fd000000000000000000000000000002 fd000000000000000000000000000001"
+    "12b7 12b8 000b 1c02 616263"
+)
+
 
 @pytest.mark.parametrize("segment, text, crc", VECTORS, ids=IDS)
 def test_segment_vector(segment: Segment, text: str, crc: str) -> None:
@@ -383,6 +405,36 @@ def test_frame_vector() -> None:
     assert UdpFrame.decode(FRAME_OCTETS) == FRAME
 
 
+def test_p8_ipv6_and_vlan_vector() -> None:
+    assert FRAME6.encode().hex() == FRAME6_OCTETS.hex()
+    assert UdpFrame.decode(FRAME6_OCTETS + b"\xee" * 9) == FRAME6
+    tagged = FRAME_OCTETS[:12] + bytes.fromhex("8100 0fff") + FRAME_OCTETS[12:45]
+    frame = replace(FRAME, vlan_tags=(0x8100_0FFF,))
+    assert frame.encode().hex() == tagged.ljust(60, b"\0").hex()
+    assert UdpFrame.decode(tagged) == frame
+
+
+def test_p8_vlan_octets() -> None:
+    def octets(text: str) -> int:
+        return vlan_octets(bytes(12) + bytes.fromhex(text))
+
+    assert [octets("0800"), octets("81000001 0800"), octets("88a80001 81000001 86dd")] == [0, 4, 8]
+    assert octets("8100 8100 8100 8100 8100 8100") == 8, "two at most"
+    assert [octets(""), octets("81"), octets("8100"), octets("8100000181")] == [0, 0, 4, 4]
+
+
+def test_encode_refuses() -> None:
+    for fields, message in [
+        ({"ip_version": 5}, "ip_version is 5; it takes 4 or 6"),
+        ({"ip_version": 6, "traffic_class": 256}, "traffic_class is 256"),
+        ({"ip_version": 6, "dest_ip": 1 << 128}, "ipv6.destination"),
+        ({"dest_ip": 1 << 32}, "ipv4.destination"),
+        ({"vlan_tags": (1 << 32,)}, "vlan.tpid"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            replace(FRAME, **fields).encode()
+
+
 def test_p19_udp_checksum_of_zero_goes_as_ones() -> None:
     """All words but the payload's sum to 0x3997, so that 0xC668 makes the sum 0xFFFF."""
     frame = replace(FRAME, payload=b"\xc6\x68").encode()
@@ -390,35 +442,40 @@ def test_p19_udp_checksum_of_zero_goes_as_ones() -> None:
     assert frame[42:44] == b"\xc6\x68"
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_p19_frame_against_scapy(seed: int) -> None:
+@pytest.mark.parametrize("n", range(3))
+@pytest.mark.parametrize("version, bits", [(4, 32), (6, 128)])
+@pytest.mark.parametrize("seed", range(12))
+def test_p8_p19_frame_against_scapy(seed: int, version: int, bits: int, n: int) -> None:
     """Odd lengths, and payloads of ones, whose sums fold more than once, included."""
     rng = random.Random(seed)
     length = rng.choice((0, 1, 2, 17, 18, 19, 1471, 1472, rng.randrange(1473)))
     frame = UdpFrame(
         dest_mac=rng.getrandbits(48),
         source_mac=rng.getrandbits(48),
-        source_ip=rng.getrandbits(32),
-        dest_ip=rng.getrandbits(32),
+        source_ip=rng.getrandbits(bits),
+        dest_ip=rng.getrandbits(bits),
         source_port=rng.getrandbits(16),
         dest_port=rng.getrandbits(16),
         payload=rng.randbytes(length) if seed % 4 else b"\xff" * length,
         traffic_class=rng.getrandbits(8),
         hop_limit=rng.getrandbits(8),
+        ip_version=version,
+        vlan_tags=tuple(rng.choice((0x8100, 0x88A8)) << 16 | rng.getrandbits(16) for _ in range(n)),
     )
-    packet = (
-        Ether(dst=mac_text(frame.dest_mac), src=mac_text(frame.source_mac), type=0x0800)
-        / IP(
-            src=ipv4_text(frame.source_ip),
-            dst=ipv4_text(frame.dest_ip),
-            tos=frame.traffic_class,
-            ttl=frame.hop_limit,
-            id=0,
-            flags="DF",
+    packet = Ether(dst=mac_text(frame.dest_mac), src=mac_text(frame.source_mac))
+    for tag in frame.vlan_tags:
+        layer = Dot1Q if tag >> 16 == 0x8100 else Dot1AD
+        packet /= layer(prio=tag >> 13 & 7, dei=tag >> 12 & 1, vlan=tag & 0xFFF)
+    if version == 4:
+        source, destination = ipv4_text(frame.source_ip), ipv4_text(frame.dest_ip)
+        ip = IP(src=source, dst=destination, tos=frame.traffic_class, id=0, flags="DF")
+        ip.ttl = frame.hop_limit
+    else:
+        source, destination = (
+            str(ipaddress.IPv6Address(item)) for item in (frame.source_ip, frame.dest_ip)
         )
-        / UDP(sport=frame.source_port, dport=frame.dest_port)
-        / Raw(frame.payload)
-    )
+        ip = IPv6(src=source, dst=destination, tc=frame.traffic_class, hlim=frame.hop_limit)
+    packet = packet / ip / UDP(sport=frame.source_port, dport=frame.dest_port) / Raw(frame.payload)
     expected = bytes(packet).ljust(60, b"\0")
     assert frame.encode().hex() == expected.hex(), f"seed {seed}"
     assert UdpFrame.decode(expected) == frame, f"seed {seed}"
@@ -442,11 +499,13 @@ def test_ip_options_are_skipped() -> None:
 @pytest.mark.parametrize(
     "place, octets, message",
     [
-        (12, "86dd", "0x86dd is not IPv4"),
+        (12, "0806", "0x0806 is neither IPv4 nor IPv6"),
+        (12, "86dd", "IPv6 begins with 0x45"),
+        (12, "8100", "0x001f is neither"),
         (14, "65", "begins with 0x65"),
         (14, "44", "begins with 0x44"),
         (16, "0017", "takes 8 octets, 3 left"),
-        (16, "002f", "UDP length 11 in 27"),
+        (16, "002f", "IPv4 total length 47, 46 octets left"),
         (20, "6000", "not a whole UDP datagram"),
         (20, "4001", "not a whole UDP datagram"),
         (23, "06", "not a whole UDP datagram"),
@@ -461,10 +520,39 @@ def test_p4_p5_p6_frame_decode_errors(place: int, octets: str, message: str) -> 
         UdpFrame.decode(bytes(frame))
 
 
-@pytest.mark.parametrize("length", range(42))
-def test_p13_frame_cut_short(length: int) -> None:
-    with pytest.raises(FrameError):
-        UdpFrame.decode(FRAME_OCTETS[:length])
+@pytest.mark.parametrize(
+    "place, octets, message",
+    [
+        (20, "0806", "0x0806 is neither"),
+        (20, "0800", "IPv4 begins with 0x6b"),
+        (22, "4b", "IPv6 begins with 0x4b"),
+        (26, "000c", "IPv6 payload length 12, 11 octets left"),
+        (26, "0007", "takes 8 octets, 7 left"),
+        (28, "2c", "not a whole UDP datagram"),
+        (28, "00", "not a whole UDP datagram"),
+        (66, "0007", "UDP length 7 in 11"),
+        (66, "000c", "UDP length 12 in 11"),
+    ],
+)
+def test_p4_p5_p6_ipv6_frame_decode_errors(place: int, octets: str, message: str) -> None:
+    frame = bytearray(FRAME6_OCTETS)
+    frame[place : place + len(octets) // 2] = bytes.fromhex(octets)
+    with pytest.raises(FrameError, match=message):
+        UdpFrame.decode(bytes(frame))
+
+
+@pytest.mark.parametrize("octets", [FRAME_OCTETS[:45], FRAME6_OCTETS], ids=["IPv4", "IPv6"])
+def test_p13_frame_cut_short(octets: bytes) -> None:
+    for length in range(len(octets)):
+        with pytest.raises(FrameError):
+            UdpFrame.decode(octets[:length])
+
+
+def test_udp_sum() -> None:
+    """Of both vectors 0xFFFF; a sum that folds more than once."""
+    assert udp_sum(FRAME_OCTETS[26:34], FRAME_OCTETS[34:45]) == 0xFFFF
+    assert udp_sum(FRAME6_OCTETS[30:62], FRAME6_OCTETS[62:]) == 0xFFFF
+    assert udp_sum(b"\xff" * 32, b"\xff" * 0xFFF8) == 17 + 0xFFF8 - 0xFFFF
 
 
 def test_internet_sum() -> None:
@@ -485,6 +573,17 @@ def test_addresses() -> None:
             mac_number(wrong)
     with pytest.raises(ValueError):
         ipv4_number("10.0.0.256")
+    assert ip_number("10.0.0.1") == ip_number("::ffff:10.0.0.1") == 0xFFFF_0A00_0001
+    assert mapped_ipv4(0x0A000001) == 0xFFFF_0A00_0001
+    assert ip_number("fd00::1") == 0xFD00 << 112 | 1
+    assert ip_text(0xFFFF_0A00_0001) == "10.0.0.1"
+    assert ip_text(0xFD00 << 112 | 1) == "fd00::1"
+    assert ip_text(0x0A000001) == "::a00:1", "IPv4-compatible addresses are IPv6"
+    assert ipv4_of(0xFFFF_0A00_0001) == 0x0A000001
+    assert ipv4_of(0x1_FFFF_0A00_0001) is ipv4_of(0xFFFE_0A00_0001) is ipv4_of(1) is None
+    for wrong in ("10.0.0.256", "fd00:::1", ""):
+        with pytest.raises(ValueError):
+            ip_number(wrong)
 
 
 def test_wire_octets() -> None:

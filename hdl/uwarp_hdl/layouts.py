@@ -62,13 +62,18 @@ class PacketBeat(data.Struct):
 
 
 class PortConfig(data.Struct):
-    """Port registers. ``mac`` and ``ipv4`` are numbers, the first octet on the wire most
-    significant."""
+    """Port registers. Addresses are numbers, the first octet on the wire most significant.
+
+    ``accept_multicast`` and ``accept_foreign`` are the bits MULTICAST and PROMISCUOUS of FILTER.
+    """
 
     enable: 1
     mac: 48
     ipv4: 32
+    ipv6: 128
     mtu: 16
+    accept_multicast: 1
+    accept_foreign: 1
 
 
 class RingDoorbell(data.Struct):
@@ -147,7 +152,7 @@ class Datagram(data.Struct):
     """
 
     qpn: 16
-    source_ip: 32
+    source_ip: 128
     source_port: 16
     opcode: 4
     solicited: 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections import deque
 
-from uwarp.contract import Register, counter_address
+from uwarp.contract import TABLES, Register, counter_address
 
 PAGE = 4096
 
@@ -236,7 +236,7 @@ class AxiLite:
         return low | await self.read(ctx, counter_address(counter) + 4) << 32
 
     async def command(self, ctx, table, row, value):
-        for index in range(16):
+        for index in range(-(-TABLES[table].size // 4)):
             await self.write(ctx, Register.TABLE_DATA.at(index), value >> 32 * index & 0xFFFFFFFF)
         await self.write(ctx, Register.TABLE_SELECT.address, table << 16 | row)
         await self.write(ctx, Register.TABLE_COMMAND.address, self.rng.getrandbits(32))

@@ -98,9 +98,12 @@ class Rule:
         self.outcomes.append(self._outcome(d, payload, tick))
 
     def _outcome(self, d, payload, tick):
-        qp = self.qps[d["qpn"]]
+        qp = {"peer_ip": 0, "peer_mask": 0, "peer_port": 0} | self.qps[d["qpn"]]
         if qp["state"] not in (QpState.RTR, QpState.RTS):
             return Counter.DROP_QP_STATE
+        strange_bits = (d["source_ip"] ^ qp["peer_ip"]) & qp["peer_mask"]
+        if strange_bits or qp["peer_port"] not in (0, d["source_port"]):
+            return Counter.DROP_PEER
         if not qp["opcodes"] >> d["opcode"] & 1:
             return Counter.DROP_QP_OPCODE
         if d["opcode"] == WRITE:

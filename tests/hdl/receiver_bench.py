@@ -28,7 +28,7 @@ def datagram(opcode=0xC, payload_length=0, **fields):
     d = dict.fromkeys(
         ("qpn", "solicited", "immediate_valid", "last", "stag", "to", "qn", "msn", "mo"), 0
     )
-    d |= {"source_ip": 0x0A000001, "source_port": 4000, "mlen": payload_length, "immediate": 0}
+    d |= {"source_ip": 0xFFFF_0A000001, "source_port": 4000, "mlen": payload_length, "immediate": 0}
     d |= {"opcode": opcode, "payload_length": payload_length, "payload_offset": 0}
     unknown = fields.keys() - d.keys()
     assert not unknown, unknown

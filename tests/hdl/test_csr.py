@@ -21,6 +21,7 @@ from uwarp.contract import (
     Counter,
     DeviceStatus,
     Doorbell,
+    Filter,
     Parameters,
     QpState,
     Register,
@@ -77,6 +78,8 @@ def test_every_register():
         Register.MAC_HIGH: 0xFFFF,
         Register.IPV4: 0xFFFFFFFF,
         Register.MTU: 0xFFFF,
+        Register.FILTER: Filter.MULTICAST | Filter.PROMISCUOUS,
+        Register.IPV6: 0xFFFFFFFF,
         Register.IRQ_ENABLE: 1,
         Register.TABLE_SELECT: 0xFFFFFF,
         Register.TABLE_DATA: 0xFFFFFFFF,
@@ -103,7 +106,18 @@ def test_every_register():
                     value = 0
                 await bus.write(ctx, register.at(index), value)
                 written[register, index] = value & masks.get(register, 0)
-        for address in (0x024, 0x060, 0x180, 0x208, 0x280, 0x600, 0x1000, DOORBELL_BASE - 4):
+        for address in (
+            0x024,
+            0x060,
+            0x098,
+            0x0B0,
+            0x180,
+            0x208,
+            0x2C0,
+            0x600,
+            0x1000,
+            DOORBELL_BASE - 4,
+        ):
             await bus.write(ctx, address, 0xFFFFFFFF)
             assert await bus.read(ctx, address) == 0, f"{address:#x} is not a register"
         await bus.write(ctx, Register.IPV4.address, 0, strobe=0x7)
@@ -114,6 +128,10 @@ def test_every_register():
         config = ctx.get(dut.config)
         mac = written[Register.MAC_HIGH, 0] << 32 | written[Register.MAC_LOW, 0]
         assert (config.mac, config.ipv4) == (mac, written[Register.IPV4, 0])
+        assert config.ipv6 == sum(written[Register.IPV6, i] << 32 * i for i in range(4))
+        bits = written[Register.FILTER, 0]
+        assert config.accept_multicast == bool(bits & Filter.MULTICAST)
+        assert config.accept_foreign == bool(bits & Filter.PROMISCUOUS)
         assert (config.mtu, config.enable) == (
             written[Register.MTU, 0],
             written[Register.CONTROL, 0],
@@ -254,7 +272,7 @@ def test_table_commands():
             await bus.command(ctx, table, row, value)
             assert sorted(log, key=str) == sorted(wanted, key=str), f"{table.name} row {row}"
 
-        live = QP_ENTRY.to_int(state=QpState.RTS, udp_port=9, rq_addr=0xABCDE)
+        live = QP_ENTRY.to_int(state=QpState.RTS, udp_port=9, rq_addr=0xABCDE, peer_port=0xBEEF)
         await check(Table.QP, 63, live, ("qp", 63, live))
         await check(Table.QP, 64, live)
         dead = QP_ENTRY.to_int(state=QpState.RESET, udp_port=9)

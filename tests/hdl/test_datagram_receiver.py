@@ -13,15 +13,27 @@ PARAMETERS = Parameters(n_qp=4, n_region=8, n_tracker=4, n_closed=16, map_bits=2
 TOP = 1 << 64
 LOCAL, REMOTE = int(Access.LOCAL_WRITE), int(Access.REMOTE_WRITE)
 FULL_CQ = 3
+MAPPED = 0xFFFF << 32
+PREFIX = 0x20010DB8 << 96
+#: Senders, of which some differ in one bit only, wherever it is.
+SENDERS = (
+    MAPPED | 0x0A000001,
+    MAPPED | 0x0A000002,
+    0x0A000001,
+    PREFIX | MAPPED | 0x0A000001,
+    PREFIX | 1 << 127 | MAPPED | 0x0A000001,
+)
 
 
 def make_qps():
+    """QP 3 listens to port 4000 of the senders in 2001::/16 only."""
     return [
         qp_row(recv_cq=0, rq_addr=0x0000 >> 6, rq_log2=5),
         qp_row(recv_cq=1, rq_addr=0x1000 >> 6, state=QpState.RTR, opcodes=0b0101000000001001),
-        qp_row(recv_cq=2, rq_addr=0x2000 >> 6, state=QpState.INIT),
-        qp_row(recv_cq=FULL_CQ, rq_addr=0x3000 >> 6, pd=1),
-    ]
+        qp_row(recv_cq=2, rq_addr=0x2000 >> 6, state=QpState.INIT, peer_port=1),
+        qp_row(recv_cq=FULL_CQ, rq_addr=0x3000 >> 6, pd=1, peer_ip=PREFIX,
+               peer_mask=0xFFFF << 112, peer_port=4000),
+    ]  # fmt: skip
 
 
 def make_regions():
@@ -56,7 +68,7 @@ class Traffic:
         self.msn = self.msn + 1 & 0xFFFFFFFF
         return {
             "qpn": self.rng.choices((0, 1, 2, 3), (10, 3, 1, 1))[0],
-            "source_ip": self.rng.choice((0x0A000001, 0x0A000001, 0x0A000002)),
+            "source_ip": self.rng.choices(SENDERS, (8, 3, 1, 2, 1))[0],
             "source_port": self.rng.choice((4000, 4001)),
             "msn": self.rng.choice((self.msn, self.msn, self.msn, self.rng.randrange(3))),
             "immediate_valid": self.rng.randrange(2),
@@ -234,6 +246,8 @@ def small_bench(rng, region=None, parameters=PARAMETERS, **options):
 
 def record(rng, msn, mo, length, mlen, base=0x10000, qpn=0):
     fields = datagram(0xC, length, qpn=qpn, msn=msn, mo=mo, mlen=mlen, stag=0x11, to=base + mo)
+    if qpn == 3:
+        fields["source_ip"] = SENDERS[3]
     return fields, rng.randbytes(length)
 
 
@@ -439,6 +453,42 @@ def test_a_reset_empties_the_receive_ring():
     assert [c.cqe.wqe_index for c in bench.completed] == [0, 1, 2, 0]
 
 
+def test_peer_filter():
+    """Each bit of mask, address and port; the QP's state goes before it, the opcode after."""
+    rng = make_rng(30)
+    peer = rng.getrandbits(128)
+    qps = [
+        qp_row(peer_ip=peer, peer_mask=TOP * TOP - 1, opcodes=1),
+        qp_row(peer_ip=peer, peer_mask=sum(1 << i for i in range(0, 128, 3)), peer_port=0x8001),
+        qp_row(peer_ip=peer, peer_port=4000, state=QpState.ERROR),
+        qp_row(peer_ip=peer, peer_port=1),
+    ]
+    regions = [Region(valid=0)] * 8
+    rule = Rule(PARAMETERS, qps, regions)
+    bench = ReceiverBench(PARAMETERS, qps, regions, {}, set(), rng)
+    items = []
+
+    def case(qpn, source, port, opcode=0x0):
+        items.append((datagram(opcode, 0, qpn=qpn, source_ip=source, source_port=port), b""))
+
+    for bit in (*range(128), None):
+        source = peer if bit is None else peer ^ 1 << bit
+        case(0, source, 4000)
+        case(1, source, 0x8001)
+    for port in (0x8001, 0x8000, 1, 0, 0x8003):
+        case(1, peer, port)
+        case(0, peer, port)
+    for source in (peer, 0, ~peer % (TOP * TOP)):
+        for port in (1, 4000, 0):
+            case(3, source, port)
+            case(2, source, port)
+    case(0, peer, 1, opcode=0xC)
+    case(0, peer ^ 1, 1, opcode=0xC)
+    run_against_rule(bench, rule, items)
+    assert bench.outcomes[:258].count(Counter.RX_PLACED) == 1 + 128 - 43 + 1
+    assert bench.outcomes[-2:] == [Counter.DROP_QP_OPCODE, Counter.DROP_PEER]
+
+
 def test_every_reason_to_drop():
     """Each check at its edges, and faults together: the first one counts (P27 to P30)."""
     rng = make_rng(29)
@@ -477,6 +527,7 @@ def test_every_reason_to_drop():
         case(opcode, 8, mlen=9)
         case(opcode, 65)
         case(opcode, 0, qpn=3)
+        case(opcode, 0, qpn=3, source_ip=SENDERS[3])
     case(0x3, 64, msn=300)
     case(0x3, 64, msn=300)
     case(0x3, 64, msn=301)

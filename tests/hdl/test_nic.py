@@ -19,6 +19,7 @@ from uwarp.contract import (
     Counter,
     DeviceStatus,
     Doorbell,
+    Filter,
     Parameters,
     QpState,
     Register,
@@ -37,13 +38,15 @@ from axi_model import AxiLite, AxiMemory, until, watchdog
 PARAMETERS = Parameters(n_qp=4, n_region=4, n_tracker=2, n_closed=16, map_bits=1024, max_mtu=1500)
 MAC, PEER_MAC = 0x020000000001, 0x020000000002
 IPV4, PEER_IPV4 = 0x0A000001, 0x0A000002
+IPV6, PEER_IPV6 = 0x20010DB8 << 96 | 1, 0x20010DB8 << 96 | 2
 PORT, PEER_PORT = 4791, 1000
 STAG, PEER_STAG = 2 << 8 | 0x55, 0x123
 BASE_TO, BUFFER = 0x1000, 0x40000
 RECV_RING, SEND_RING, WQES = 0x10000, 0x11000, 0x20000
 
 
-def record(msn, to, mo, mlen, payload):
+def record(msn, to, mo, mlen, payload, **fields):
+    """A Write-Record's frame; ``fields`` are those of UdpFrame that are to be others."""
     segment = Segment(
         opcode=Opcode.WRITE_RECORD,
         stag=STAG,
@@ -54,15 +57,16 @@ def record(msn, to, mo, mlen, payload):
         payload=payload,
         last=mo + len(payload) == mlen,
     )
-    return UdpFrame(
-        dest_mac=MAC,
-        source_mac=PEER_MAC,
-        source_ip=PEER_IPV4,
-        dest_ip=IPV4,
-        source_port=PEER_PORT,
-        dest_port=PORT,
-        payload=append_crc(segment.encode()),
-    ).encode()
+    usual = {
+        "dest_mac": MAC,
+        "source_mac": PEER_MAC,
+        "source_ip": PEER_IPV4,
+        "dest_ip": IPV4,
+        "source_port": PEER_PORT,
+        "dest_port": PORT,
+        "payload": append_crc(segment.encode()),
+    }
+    return UdpFrame(**usual | fields).encode()
 
 
 class Bench:
@@ -108,10 +112,13 @@ class Bench:
             (Register.MAC_LOW, MAC & 0xFFFFFFFF),
             (Register.MAC_HIGH, MAC >> 32),
             (Register.IPV4, IPV4),
+            (Register.FILTER, Filter.MULTICAST),
             (Register.IRQ_ENABLE, 1),
             (Register.CONTROL, Control.ENABLE),
         ):
             await bus.write(ctx, register.address, value)
+        for index in range(4):
+            await bus.write(ctx, Register.IPV6.at(index), IPV6 >> 32 * index & 0xFFFFFFFF)
         await bus.command(ctx, Table.CQ, 0, CQ_ENTRY.to_int(valid=1, log2=2, addr=RECV_RING))
         await bus.command(ctx, Table.CQ, 1, CQ_ENTRY.to_int(valid=1, log2=2, addr=SEND_RING))
         await bus.command(ctx, Table.QP, 1, QP_ENTRY.to_int(state=QpState.RESET))
@@ -126,6 +133,7 @@ class Bench:
             timeout=100,
             opcodes=0xFFFF,
             sq_addr=WQES >> 6,
+            peer_port=PEER_PORT,
         )
         await bus.command(ctx, Table.QP, 1, queue_pair)
         region = REGION_ENTRY.to_int(
@@ -146,17 +154,26 @@ class Bench:
         await bus.command(ctx, Table.PORT, port_rows(PORT, PARAMETERS.n_qp)[0], port)
         await bus.write(ctx, doorbell_address(Doorbell.CQ_ARM, 0), 0)
 
-    async def single(self, ctx):
-        """A Write-Record of one datagram: memory, then a CQE, then the interrupt."""
+    async def single(self, ctx, version):
+        """A Write-Record of one datagram, behind two frames that are not for the queue pair:
+        memory, then a CQE, then the interrupt."""
         payload = self.rng.randbytes(100)
-        await self.receive(ctx, record(1, BASE_TO + 0x45, 0, 100, payload))
+        fields, source = {}, 0xFFFF << 32 | PEER_IPV4
+        if version == 6:
+            source = PEER_IPV6
+            fields = {"ip_version": 6, "source_ip": source, "dest_ip": IPV6}
+            fields["vlan_tags"] = (0x8100_0005,)
+        stranger = record(1, BASE_TO, 0, 100, payload, source_port=PEER_PORT + 1)
+        await self.receive(ctx, stranger)
+        await self.receive(ctx, record(1, BASE_TO, 0, 100, payload, dest_mac=1 << 40))
+        await self.receive(ctx, record(1, BASE_TO + 0x45, 0, 100, payload, **fields))
         assert await self.bus.read(ctx, Register.OPEN_MESSAGES.address) > 0
         while not ctx.get(self.dut.irq):
             await ctx.tick()
         assert self.memory.read(BUFFER + 0x45, 100) == payload
         cqe = CQE.unpack(self.memory.read(RECV_RING, 64))
         assert (cqe.phase, cqe.opcode, cqe.valid, cqe.msn) == (1, 0xC, 100, 1)
-        assert (cqe.source_ip, cqe.source_port) == (PEER_IPV4, PEER_PORT)
+        assert (cqe.source_ip, cqe.source_port) == (source, PEER_PORT)
         assert await self.bus.read(ctx, Register.OPEN_MESSAGES.address) == 0
         assert await self.bus.read(ctx, Register.IRQ_STATUS.at(0)) == 1
 
@@ -215,10 +232,14 @@ class Bench:
         assert {item for item in Counter if counts[item]} == {
             Counter.RX_FRAMES,
             Counter.RX_PLACED,
+            Counter.RX_MANAGEMENT,
+            Counter.DROP_PEER,
             Counter.TX_FRAMES,
             Counter.CQES,
         }
-        assert counts[Counter.RX_FRAMES] == counts[Counter.RX_PLACED] == counts[Counter.CQES] == 2
+        assert counts[Counter.RX_PLACED] == counts[Counter.CQES] == 2
+        assert counts[Counter.RX_MANAGEMENT] == counts[Counter.DROP_PEER] == 1
+        assert counts[Counter.RX_FRAMES] == 4
 
         async def reset():
             await self.bus.write(ctx, Register.CONTROL.address, Control.ENABLE | Control.RESET)
@@ -228,7 +249,13 @@ class Bench:
         await self.receive(ctx, second, pause=reset)
         await self.wait_idle(ctx)
         await self.receive(ctx, second)
-        for register in (Register.CONTROL, Register.IPV4, Register.OPEN_MESSAGES):
+        for register in (
+            Register.CONTROL,
+            Register.IPV4,
+            Register.IPV6,
+            Register.FILTER,
+            Register.OPEN_MESSAGES,
+        ):
             assert await self.bus.read(ctx, register.address) == 0, register.name
         for item in Counter:
             assert await self.bus.read_counter(ctx, item) == 0, item.name
@@ -241,10 +268,10 @@ def test_once_around():
     bench = Bench(seed)
 
     async def run(ctx):
-        for _ in range(2):
+        for version in (4, 6):
             await bench.wait_idle(ctx)
             await bench.configure(ctx)
-            await bench.single(ctx)
+            await bench.single(ctx, version)
             await bench.send(ctx)
             await bench.cut_off(ctx)
             bench.sent.clear()

@@ -1,8 +1,10 @@
 """The frame receiver against a second reading of section 2 of the device behaviour."""
 
 import gc
+import itertools
 import random
 import struct
+from ipaddress import IPv6Address
 from types import SimpleNamespace
 
 import google_crc32c
@@ -11,7 +13,8 @@ from amaranth.hdl import Module
 from amaranth.lib import memory, wiring
 from amaranth.sim import Simulator
 from scapy.layers.inet import IP, UDP, IPOption_NOP
-from scapy.layers.l2 import ARP, Dot1Q, Ether
+from scapy.layers.inet6 import IPv6, IPv6ExtHdrDestOpt, IPv6ExtHdrFragment
+from scapy.layers.l2 import ARP, Dot1AD, Dot1Q, Ether
 from scapy.packet import Raw
 
 from uwarp.contract import PORT_ENTRY, Counter, Parameters, port_rows
@@ -21,10 +24,30 @@ from uwarp_hdl.net.receive import FrameReceiver
 SEED = 5041
 PARAMETERS = Parameters(n_qp=16, max_mtu=1500)
 OUR_MAC, OUR_IP, PEER_IP = "02:00:00:00:00:01", "10.0.0.1", "10.1.2.3"
-CONFIG = {"enable": 1, "mac": 0x020000000001, "ipv4": 0x0A000001, "mtu": 1500}
+OUR_IP6, PEER_IP6 = "2001:db8:1:2:3:4:5:6", "fe80::1234:5678:9abc:def0"
+CONFIG = {
+    "enable": 1,
+    "mac": 0x020000000001,
+    "ipv4": 0x0A000001,
+    "ipv6": int(IPv6Address(OUR_IP6)),
+    "mtu": 1500,
+}
 PORTS = {4791: 3, 1: 7, 65535: 15, 20001: 0}
 HEADERS = {0x0: 14, 0x3: 18, 0x5: 18, 0xC: 30, 0xE: 22}
 TAGGED = (0x0, 0xC)
+#: VLAN tags: none, one, two of either type, and one more than are taken out.
+TAGS = (b"", b"\x81\0\x60\5", b"\x88\xa8\0\7\x81\0\x0f\xff", b"\x81\0\x81\0" * 3)
+#: Forms of frames as ``good`` takes them, with headers of every length modulo 8 octets.
+FORMS = (
+    {},
+    {"options": 1},
+    {"options": 10, "tags": TAGS[2]},
+    {"ipv6": True},
+    {"options": 3, "tags": TAGS[1]},
+    {"ipv6": True, "tags": TAGS[2]},
+    {"tags": TAGS[1]},
+    {"ipv6": True, "tags": TAGS[1]},
+)
 
 
 # Frames
@@ -41,16 +64,54 @@ def with_crc(octets):
     return octets + google_crc32c.value(octets).to_bytes(4, "little")
 
 
-def frame(content, *, port=4791, sport=49152, ether=None, ip=None, udp=None, pad=True):
-    """An untagged frame with right lengths and checksums, but for what the dictionaries say."""
+class Cut(bytes):
+    """The begin of a frame; ``rest`` is what stands on the bus behind its end."""
+
+    def __new__(cls, octets, length):
+        self = super().__new__(cls, octets[:length])
+        self.rest = octets[length:]
+        return self
+
+
+def frame(content, *, port=4791, sport=49152, ether=None, ip=None, udp=None, pad=True,
+          tags=b"", options=0, ipv6=False):  # fmt: skip
+    """A frame with right lengths and checksums, but for what the dictionaries say.
+
+    ``options`` are words of IPv4 options; ``tags`` go before the type.
+    """
+    if ipv6:
+        network = IPv6(**{"src": PEER_IP6, "dst": OUR_IP6, **(ip or {})})
+    else:
+        network = IP(**{"src": PEER_IP, "dst": OUR_IP, "flags": "DF", **(ip or {})})
     packet = (
         Ether(**{"dst": OUR_MAC, "src": "02:00:00:00:00:09", **(ether or {})})
-        / IP(**{"src": PEER_IP, "dst": OUR_IP, "flags": "DF", **(ip or {})})
+        / network
         / UDP(**{"sport": sport, "dport": port, **(udp or {})})
         / Raw(content)
     )
     octets = bytes(packet)
+    if options:
+        # Octets that are no valid options: nobody reads them.
+        filling = random.Random(SEED + options).randbytes(4 * options)
+        length = int.from_bytes(octets[16:18], "big") + len(filling)
+        octets = patched(
+            octets[:34] + filling + octets[34:],
+            {14: bytes([octets[14] + options]), 16: struct.pack(">H", length)},
+        )
+        if "chksum" not in (ip or {}):
+            octets = with_ip_sum(octets)
+    octets = octets[:12] + tags + octets[12:]
     return octets.ljust(60, b"\0") if pad else octets
+
+
+def headers(octets):
+    """Where the IP header and the UDP header of a frame begin."""
+    ip = 14
+    while ip < 22 and octets[ip - 2 : ip] in (b"\x81\0", b"\x88\xa8"):
+        ip += 4
+    if octets[ip - 2 : ip] == b"\x86\xdd":
+        return ip, ip + 40
+    return ip, ip + 4 * (octets[ip] & 15)
 
 
 def patched(octets, changes):
@@ -69,60 +130,100 @@ def total(octets):
     return value
 
 
-def with_ip_sum(octets):
-    octets = patched(octets, {24: b"\0\0"})
-    return patched(octets, {24: struct.pack(">H", total(octets[14:34]) ^ 0xFFFF)})
+def with_ip_sum(octets, where=None):
+    """With the header checksum that is right; nothing to do for IPv6."""
+    ip, udp = where or headers(octets)
+    if octets[ip - 2 : ip] == b"\x86\xdd":
+        return octets
+    octets = patched(octets, {ip + 10: b"\0\0"})
+    return patched(octets, {ip + 10: struct.pack(">H", total(octets[ip:udp]) ^ 0xFFFF)})
 
 
-def with_udp_sum(octets):
-    octets = patched(octets, {40: b"\0\0"})
-    length = int.from_bytes(octets[38:40], "big")
-    value = total(octets[26:34] + struct.pack(">HH", 17, length) + octets[34 : 34 + length])
-    return patched(octets, {40: struct.pack(">H", (value ^ 0xFFFF) or 0xFFFF)})
+def addresses(octets, where):
+    """Source and destination."""
+    ip, _ = where
+    if octets[ip - 2 : ip] == b"\x86\xdd":
+        return octets[ip + 8 : ip + 40]
+    return octets[ip + 12 : ip + 20]
+
+
+def with_udp_sum(octets, where=None):
+    where = where or headers(octets)
+    udp = where[1]
+    octets = patched(octets, {udp + 6: b"\0\0"})
+    length = int.from_bytes(octets[udp + 4 : udp + 6], "big")
+    pseudo = addresses(octets, where) + struct.pack(">HH", 17, length)
+    value = total(pseudo + octets[udp : udp + length])
+    return patched(octets, {udp + 6: struct.pack(">H", (value ^ 0xFFFF) or 0xFFFF)})
 
 
 # What is to become of them
 
 
-def expected(octets, *, flagged=False, mtu=1500):
+def expected(octets, *, flagged=False, config=CONFIG):
     """The Counter that the frame ends in, or what the receiver says of the datagram."""
     number = lambda first, size: int.from_bytes(octets[first : first + size], "big")  # noqa: E731
     length = len(octets)
     if flagged:
         return Counter.DROP_MAC_ERROR
-    if length < 14:
+    tags = 0
+    while tags < 8 and octets[12 + tags : 14 + tags] in (b"\x81\0", b"\x88\xa8"):
+        tags += 4
+    if length < 14 + tags:
         return Counter.DROP_RUNT
-    if length > mtu + 14:
+    if length > config["mtu"] + 14 + tags:
         return Counter.DROP_OVERSIZE
     mac = octets[:6]
     if mac not in (bytes.fromhex("020000000001"), b"\xff" * 6):
-        return Counter.DROP_MAC_FILTER
-    if octets[12:14] != b"\x08\x00":
+        kept = config.get("accept_multicast" if mac[0] & 1 else "accept_foreign")
+        return Counter.RX_MANAGEMENT if kept else Counter.DROP_MAC_FILTER
+    ethertype, ip = number(12 + tags, 2), 14 + tags
+    if ethertype == 0x0800:
+        if length < ip + 20:
+            return Counter.DROP_IP_HEADER
+        version, ihl = divmod(octets[ip], 16)
+        ip_length = number(ip + 2, 2)
+        if version != 4 or ihl < 5 or ip_length < 4 * ihl or ip_length > length - ip:
+            return Counter.DROP_IP_HEADER
+        udp = ip + 4 * ihl
+        if total(octets[ip:udp]) != 0xFFFF:
+            return Counter.DROP_IP_CHECKSUM
+        if octets[ip + 6] & 0x3F or octets[ip + 7]:
+            return Counter.DROP_IP_FRAGMENT
+        source, destination = octets[ip + 12 : ip + 16], octets[ip + 16 : ip + 20]
+        if destination not in (bytes([10, 0, 0, 1]), b"\xff" * 4):
+            return Counter.DROP_IP_FILTER
+        if octets[ip + 9] != 17:
+            return Counter.RX_MANAGEMENT
+        source_ip = 0xFFFF << 32 | int.from_bytes(source, "big")
+        payload_length = ip_length - 4 * ihl
+        is_broadcast = destination == b"\xff" * 4
+    elif ethertype == 0x86DD:
+        if length < ip + 40:
+            return Counter.DROP_IP_HEADER
+        payload_length = number(ip + 4, 2)
+        if octets[ip] >> 4 != 6 or payload_length > length - ip - 40:
+            return Counter.DROP_IP_HEADER
+        if octets[ip + 6] == 44:
+            return Counter.DROP_IP_FRAGMENT
+        source, destination = octets[ip + 8 : ip + 24], octets[ip + 24 : ip + 40]
+        if int.from_bytes(destination, "big") != config["ipv6"]:
+            return Counter.DROP_IP_FILTER
+        if octets[ip + 6] != 17:
+            return Counter.RX_MANAGEMENT
+        udp = ip + 40
+        source_ip = int.from_bytes(source, "big")
+        is_broadcast = False
+    else:
         return Counter.RX_MANAGEMENT
-    if length < 34:
-        return Counter.DROP_IP_HEADER
-    version, ihl = divmod(octets[14], 16)
-    ip_length = number(16, 2)
-    if version != 4 or ihl < 5 or ip_length < 4 * ihl or ip_length > length - 14:
-        return Counter.DROP_IP_HEADER
-    if ihl > 5:
-        return Counter.RX_MANAGEMENT
-    if total(octets[14:34]) != 0xFFFF:
-        return Counter.DROP_IP_CHECKSUM
-    if octets[20] & 0x3F or octets[21]:
-        return Counter.DROP_IP_FRAGMENT
-    if octets[30:34] not in (bytes([10, 0, 0, 1]), b"\xff" * 4):
-        return Counter.DROP_IP_FILTER
-    if octets[23] != 17:
-        return Counter.RX_MANAGEMENT
-    udp_length = number(38, 2) if ip_length >= 28 else 0
-    if udp_length < 8 or udp_length > ip_length - 20:
+    udp_length = number(udp + 4, 2) if payload_length >= 8 else 0
+    if udp_length < 8 or udp_length > payload_length:
         return Counter.DROP_UDP_LENGTH
-    datagram = octets[34 : 34 + udp_length]
-    pseudo = octets[26:34] + struct.pack(">HH", 17, udp_length)
-    if number(40, 2) and total(pseudo + datagram) != 0xFFFF:
+    datagram = octets[udp : udp + udp_length]
+    pseudo = source + destination + struct.pack(">HH", 17, udp_length)
+    if number(udp + 6, 2) and total(pseudo + datagram) != 0xFFFF:
         return Counter.DROP_UDP_CHECKSUM
-    if mac == b"\xff" * 6 or octets[30:34] == b"\xff" * 4 or number(36, 2) not in PORTS:
+    if mac == b"\xff" * 6 or is_broadcast or number(udp + 2, 2) not in PORTS:
         return Counter.RX_MANAGEMENT
     content = datagram[8:]
     if len(content) < 18:
@@ -142,9 +243,9 @@ def expected(octets, *, flagged=False, mtu=1500):
         return Counter.DROP_DDP_SHORT
     fields = dict.fromkeys(Datagram.as_shape().members, 0)
     fields.update(
-        qpn=PORTS[number(36, 2)],
-        source_ip=number(26, 4),
-        source_port=number(34, 2),
+        qpn=PORTS[number(udp + 2, 2)],
+        source_ip=source_ip,
+        source_port=number(udp, 2),
         opcode=opcode,
         solicited=int(opcode == 5 or (opcode in (0xC, 0xE) and bool(ddp[1] & 0x20))),
         immediate_valid=int(opcode in (0xC, 0xE) and bool(ddp[1] & 0x10)),
@@ -184,9 +285,7 @@ class Harness(wiring.Component):
             row = port_rows(port, PARAMETERS.n_qp)[i % 4]
             banks[i % 4][row] = PORT_ENTRY.to_int(valid=1, port=port, qpn=qpn)
         # A port in two banks is the lower bank's.
-        banks[3][port_rows(4791, PARAMETERS.n_qp)[3]] = PORT_ENTRY.to_int(
-            valid=1, port=4791, qpn=9
-        )
+        banks[3][port_rows(4791, PARAMETERS.n_qp)[3]] = PORT_ENTRY.to_int(valid=1, port=4791, qpn=9)
         for i, bank in enumerate(banks):
             rows = memory.Memory(shape=PORT_ROW.size, depth=PARAMETERS.n_qp, init=bank)
             m.submodules[f"bank{i}"] = rows
@@ -225,7 +324,7 @@ class Run:
             for i in range(count):
                 part = octets[8 * i : 8 * i + 8]
                 # Octets past the end are no zeros on a real bus.
-                word = part + b"\xa5" * (8 - len(part))
+                word = (part + getattr(octets, "rest", b"") + b"\xa5" * 8)[:8]
                 yield PacketBeat.const(
                     {
                         "data": int.from_bytes(word, "little"),
@@ -306,17 +405,18 @@ class Run:
 
 
 def check(frames, **options):
-    mtu = options.get("config", CONFIG)["mtu"]
+    config = options.get("config", CONFIG)
     wanted = [
-        expected(item[0], flagged=bool(item[1]), mtu=mtu)
+        expected(item[0], flagged=bool(item[1]), config=config)
         if isinstance(item, tuple)
-        else expected(item, mtu=mtu)
+        else expected(item, config=config)
         for item in frames
     ]
     return Run(frames, **options).check(wanted)
 
 
 def good(opcode=0xC, size=24, **options):
+    """A frame of any form that becomes a Datagram."""
     rng = random.Random(SEED + size)
     return frame(segment(opcode, rng.randbytes(size), rng=rng), **options)
 
@@ -342,6 +442,42 @@ def test_every_payload_to_200_and_the_largest():
     assert run.outcomes == [None] * (len(frames) - 1) + [Counter.DROP_OVERSIZE]
 
 
+def test_every_form():
+    """P6, P8: tags, options and versions, for each of what may be wrong behind them."""
+    networks = [{"options": words} for words in range(11)]
+    networks += [{"options": words, "ip": {"flags": "MF"}} for words in (0, 5)]
+    networks += [{"ipv6": True}]
+    contents = [(opcode, size) for opcode in HEADERS for size in (0, 23)]
+    cases = [
+        ({}, None),
+        ({}, None),
+        ({"udp": {"chksum": 0}}, None),
+        ({"udp": {"chksum": 0x1234}}, Counter.DROP_UDP_CHECKSUM),
+        ({"udp": {"len": 7}}, Counter.DROP_UDP_LENGTH),
+        ({"udp": {"len": 1000}}, Counter.DROP_UDP_LENGTH),
+        ({"port": 9}, Counter.RX_MANAGEMENT),
+    ]
+    frames, counters = [], []
+    for tags, network in itertools.product(TAGS, networks):
+        form = network | {"tags": tags, "pad": False}
+        for fault, counter in cases:
+            opcode, size = contents[len(frames) % len(contents)]
+            frames.append(good(opcode, size, **form, **fault))
+            counters.append(counter)
+        frames.append(frame(b"", **form))
+        counters.append(Counter.DROP_DDP_SHORT)
+        # Hop limit and time to live differ in place only.
+        kind = {"nh": 58} if "ipv6" in form else {"proto": 1}
+        frames.append(good(0x3, 9, **form | {"ip": kind}))
+        counters.append(Counter.RX_MANAGEMENT)
+        if len(tags) > 8:
+            counters[-len(cases) - 2 :] = [Counter.RX_MANAGEMENT] * (len(cases) + 2)
+        elif "ip" in form:
+            counters[-len(cases) - 2 : -1] = [Counter.DROP_IP_FRAGMENT] * (len(cases) + 1)
+    assert check(frames).outcomes == counters
+    check(frames[::-7], gap=0.3, stall=0.3)
+
+
 @pytest.mark.parametrize("opcode", [0x0, 0x5, 0xC])
 def test_every_truncation(opcode):
     """P4, P13: the frame ends early, in any header or after; the next one is intact."""
@@ -353,6 +489,23 @@ def test_every_truncation(opcode):
     assert run.outcomes[1::2] == [None] * len(whole)
     assert run.outcomes[:26:2] == [Counter.DROP_RUNT] * 13
     assert run.outcomes[26:66:2] == [Counter.DROP_IP_HEADER] * 20
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_truncation_of_a_form(form):
+    """P4, P13: whatever stands on the bus behind the end, the rest of the frame among it; frames
+    of one word follow, or an intact one of another form."""
+    whole = good(0x3, 5, pad=False, **form)
+    frames = []
+    for length in range(1, len(whole) + 1):
+        after = good(0xE, length % 3, **FORMS[length % 8])
+        frames += [Cut(whole, length), after, whole[:length], *[b"\x02"] * (length % 3)]
+    run = check(frames)
+    tags = len(form.get("tags", b""))
+    assert run.outcomes.count(Counter.DROP_IP_HEADER) >= 20
+    assert run.outcomes.count(Counter.DROP_RUNT) == 2 * (13 + tags) + sum(
+        length % 3 for length in range(1, len(whole) + 1)
+    )
 
 
 def test_every_truncation_with_lengths_to_match():
@@ -371,20 +524,21 @@ def test_every_truncation_with_lengths_to_match():
 def test_every_wrong_octet(offset):
     """P9, P19: a wrong octet anywhere, in padding too, is found by the right check."""
     rng = random.Random(SEED + offset)
-    whole = good(0xC, 13 + offset) + rng.randbytes(offset)
+    whole = good(0xC, 13 + offset, **FORMS[offset]) + rng.randbytes(offset)
+    where = headers(whole)
+    udp = where[1]
     frames = []
     for position in range(offset, len(whole), 8):
         for fault in (1 << offset, rng.randrange(1, 256)):
             wrong = patched(whole, {position: bytes([whole[position] ^ fault])})
-            frames += [wrong, with_ip_sum(wrong), patched(wrong, {40: b"\0\0"})]
-            frames += [with_udp_sum(with_ip_sum(wrong))] * (position >= 34)
+            summed = with_ip_sum(wrong, where)
+            frames += [wrong, summed, patched(wrong, {udp + 6: b"\0\0"})]
+            frames.append(with_udp_sum(summed, where))
     check(frames)
 
 
 def ip_lengths(octets, ip_length, udp_length):
-    octets = patched(
-        octets, {16: struct.pack(">H", ip_length), 38: struct.pack(">H", udp_length)}
-    )
+    octets = patched(octets, {16: struct.pack(">H", ip_length), 38: struct.pack(">H", udp_length)})
     return with_udp_sum(with_ip_sum(octets))
 
 
@@ -402,13 +556,22 @@ def named_cases():
     arp_frame = bytes(Ether(dst="ff:ff:ff:ff:ff:ff") / ARP()).ljust(60, b"\0")
     yield "ARP", arp_frame, Counter.RX_MANAGEMENT
     tagged = Ether(dst=OUR_MAC) / Dot1Q(vlan=5) / Ether(base)[IP]
-    yield "P8 VLAN", bytes(tagged), Counter.RX_MANAGEMENT
+    yield "P8 VLAN", bytes(tagged), None
+    tagged = Ether(dst=OUR_MAC) / Dot1AD(vlan=5) / Dot1Q(vlan=6, prio=7) / Ether(base)[IP]
+    yield "P8 QinQ", bytes(tagged), None
+    tagged = Ether(dst=OUR_MAC) / Dot1Q() / Dot1Q() / Dot1Q() / Ether(base)[IP]
+    yield "P8 three tags", bytes(tagged), Counter.RX_MANAGEMENT
+    yield "P8 ARP with a tag", arp_frame[:12] + TAGS[1] + arp_frame[12:], Counter.RX_MANAGEMENT
+    for first in (0x81, 0x88, 0xA8, 0x91):
+        octets = patched(base, {12: bytes([first, 1])})
+        yield "P8 no tag", octets, Counter.RX_MANAGEMENT
     yield "P6 version 6", with_ip_sum(patched(base, {14: b"\x65"})), Counter.DROP_IP_HEADER
     yield "P6 IHL 4", with_ip_sum(patched(base, {14: b"\x44"})), Counter.DROP_IP_HEADER
     options = good(ip={"options": [IPOption_NOP()] * 4})
-    yield "P6 options", options, Counter.RX_MANAGEMENT
-    yield "P6 options, wrong sum", patched(options, {24: b"\0\1"}), Counter.RX_MANAGEMENT
-    yield "P6 IHL 15", with_ip_sum(patched(base, {14: b"\x4f"})), Counter.RX_MANAGEMENT
+    yield "P6 options", options, None
+    yield "P6 options, wrong sum", patched(options, {24: b"\0\1"}), Counter.DROP_IP_CHECKSUM
+    yield "P6 wrong option", patched(options, {37: b"\0"}), Counter.DROP_IP_CHECKSUM
+    yield "P6 IHL 15", with_ip_sum(patched(base, {14: b"\x4f"})), Counter.DROP_UDP_LENGTH
     long_ihl = ip_lengths(patched(base, {14: b"\x4f"}), 59, 8)
     yield "P6 IHL 15, 59 octets", long_ihl, Counter.DROP_IP_HEADER
     yield "P5 MF", good(ip={"flags": "MF"}), Counter.DROP_IP_FRAGMENT
@@ -449,6 +612,41 @@ def named_cases():
     for number in (1, 65535, 20001):
         yield f"P44 port {number}", good(port=number), None
     yield "other port", good(port=4792), Counter.RX_MANAGEMENT
+    six = good(ipv6=True)
+    m = len(six)
+    yield "IPv6", six, None
+    yield "IPv6 version 4", patched(six, {14: b"\x45"}), Counter.DROP_IP_HEADER
+    yield "IPv6 traffic class", patched(six, {14: b"\x6f\xff\xff\xff"}), None
+    yield "IPv6 in an IPv4 frame", patched(six, {12: b"\x08\0"}), Counter.DROP_IP_HEADER
+    yield "IPv4 in an IPv6 frame", patched(base, {12: b"\x86\xdd"}), Counter.DROP_IP_HEADER
+    for more, counter in ((-1, Counter.DROP_UDP_LENGTH), (0, None), (1, Counter.DROP_IP_HEADER)):
+        octets = patched(six, {18: struct.pack(">H", m - 54 + more)})
+        yield f"IPv6 payload {more}", octets, counter
+    yield "IPv6 payload 65535", patched(six, {18: b"\xff\xff"}), Counter.DROP_IP_HEADER
+    yield "IPv6 payload 0", patched(six, {18: b"\0\0"}), Counter.DROP_UDP_LENGTH
+    yield "IPv6 payload 7", patched(six, {18: b"\0\7"}), Counter.DROP_UDP_LENGTH
+    yield "IPv6 padding", six + bytes(9), None
+    yield "IPv6 header and no more", patched(six, {18: b"\0\0"})[:54], Counter.DROP_UDP_LENGTH
+    yield "IPv6 one octet less", patched(six, {18: b"\0\0"})[:53], Counter.DROP_IP_HEADER
+    for bit in range(0, 128, 7):
+        other = str(IPv6Address(CONFIG["ipv6"] ^ 1 << bit))
+        yield "IPv6 other address", good(ipv6=True, ip={"dst": other}), Counter.DROP_IP_FILTER
+    yield "IPv6 multicast", good(ipv6=True, ip={"dst": "ff02::1"}), Counter.DROP_IP_FILTER
+    yield (
+        "IPv6 of ones",
+        good(ipv6=True, ip={"dst": ":".join(["ffff"] * 8)}),
+        Counter.DROP_IP_FILTER,
+    )
+    yield "IPv6 ICMP", good(ipv6=True, ip={"nh": 58}), Counter.RX_MANAGEMENT
+    for header, counter in (
+        (IPv6ExtHdrDestOpt(), Counter.RX_MANAGEMENT),
+        (IPv6ExtHdrFragment(), Counter.DROP_IP_FRAGMENT),
+    ):
+        inner = Ether(six)[UDP]
+        packet = Ether(dst=OUR_MAC) / IPv6(src=PEER_IP6, dst=OUR_IP6) / header / inner
+        yield f"IPv6 {header.name}", bytes(packet), counter
+    octets = good(ipv6=True, udp={"chksum": 0}, ether={"dst": "ff:ff:ff:ff:ff:ff"})
+    yield "IPv6 broadcast MAC", octets, Counter.RX_MANAGEMENT
     yield "P44 port 0", good(port=0), Counter.RX_MANAGEMENT
     yield "17 octets", frame(with_crc(bytes(13))), Counter.DROP_DDP_SHORT
     yield "18 octets", frame(segment(0x0, b"")), None
@@ -462,8 +660,10 @@ def named_cases():
         for control in (0x01, 0x81, 0x7D, 0xFD):
             octets = with_crc(bytes([control, 0x40 | opcode]) + bytes(40))
             known = opcode in HEADERS and bool(control & 0x80) == (opcode in TAGGED)
-            yield f"P31 {opcode=:#x} {control=:#x}", frame(octets), (
-                None if known else Counter.DROP_OPCODE
+            yield (
+                f"P31 {opcode=:#x} {control=:#x}",
+                frame(octets),
+                (None if known else Counter.DROP_OPCODE),
             )
     yield "CRC wrong", frame(header + b"\0\0\0\0"), Counter.DROP_CRC
     yield "CRC big-endian", frame(header + segment(0x0, b"")[:-5:-1]), Counter.DROP_CRC
@@ -508,9 +708,10 @@ def test_frames_of_one_beat_in_a_row():
     check([good(0xC, 5), *[b"\x02"] * 20, good(0xE, 6)], gap=0.5)
 
 
-def test_mac_error_on_any_beat():
-    """P9, P15: whichever beat carries it, once or more often."""
-    whole = good(0xC, 40)
+@pytest.mark.parametrize("form", FORMS[::3])
+def test_mac_error_on_any_beat(form):
+    """P9, P15: whichever beat carries it, once or more often, even one that is taken out."""
+    whole = good(0xC, 40, **form)
     beats = -(-len(whole) // 8)
     frames = []
     for beat in range(beats):
@@ -526,9 +727,34 @@ def test_oversize_against_the_mtu():
     largest = 600 - 28 - 4 - 30
     frames = [good(0xC, largest), good(0xC, largest + 1), good(0xC, 3000), good(0xC, 8000)]
     frames += [bytes(20_000), good(0xC, 8)]
+    for form in FORMS:
+        whole = good(0xC, 300, **form)
+        fit = 614 + len(form.get("tags", b""))
+        frames += [whole.ljust(fit, b"x"), whole.ljust(fit + 1, b"x")]
     run = check(frames, config=config)
     bad = Counter.DROP_OVERSIZE
-    assert run.outcomes == [None, bad, bad, bad, bad, None]
+    assert run.outcomes == [None, bad, bad, bad, bad, None] + [None, bad] * len(FORMS)
+
+
+def test_the_smallest_mtu():
+    """P17: the limit is that of the frame, not that of the frame before, from its first words."""
+    for mtu in range(4):
+        sizes = [*range(13, 20), *range(13, 20)]
+        frames = [good(**form)[:size] for form in FORMS for size in sizes]
+        check(frames, config=CONFIG | {"mtu": mtu})
+
+
+def test_mac_filter():
+    """The bits MULTICAST and PROMISCUOUS, and who is let in without."""
+    macs = ("02:00:00:00:00:01", "02:00:00:00:00:02", "03:00:00:00:00:01", "fe:ff:ff:ff:ff:ff",
+            "01:00:5e:00:00:01", "ff:ff:ff:ff:ff:ff", "02:00:00:00:40:01")  # fmt: skip
+    frames = [good(ether={"dst": mac}, **form) for mac in macs for form in FORMS[2:4]]
+    for multicast, foreign in itertools.product((0, 1), repeat=2):
+        bits = {"accept_multicast": multicast, "accept_foreign": foreign}
+        run = check(frames, config=CONFIG | bits)
+        dropped = 3 * (not foreign) + 2 * (not multicast)
+        assert run.outcomes.count(Counter.DROP_MAC_FILTER) == 2 * dropped
+        assert run.outcomes.count(None) == 2
 
 
 def test_disabled_frames_vanish():
@@ -562,11 +788,15 @@ def test_overflow_drops_whole_frames_and_recovers(size, gap):
 
 
 def test_latency():
-    """A Datagram is offered 6 cycles after its frame's last word, whatever comes behind it."""
+    """A Datagram is offered 8 cycles after its frame's last word, whatever comes behind it; 7 if
+    what that word holds goes into the one before."""
     frames = [good(opcode, size) for opcode in HEADERS for size in (0, 1, 30, 64)]
+    frames += [good(size=size, **form) for form in FORMS for size in range(8)]
     run = check(frames)
     delays = [b - a for a, b in zip(run.frame_ends, run.datagram_times, strict=True)]
-    assert delays == [6] * len(frames)
+    for octets, delay in zip(frames, delays, strict=True):
+        moved = headers(octets)[1] % 8 == 6 and 1 <= len(octets) % 8 <= 4
+        assert delay == (7 if moved else 8), octets.hex()
 
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + 4))
@@ -576,8 +806,14 @@ def test_random_mixture(seed):
     sources = [octets for _, octets, _ in named_cases()]
     frames = []
     for _ in range(100):
-        octets = rng.choice(sources) if rng.random() < 0.4 else good(
-            rng.choice(list(HEADERS)), rng.choice((rng.randrange(20), rng.randrange(300)))
+        octets = (
+            rng.choice(sources)
+            if rng.random() < 0.4
+            else good(
+                rng.choice(list(HEADERS)),
+                rng.choice((rng.randrange(20), rng.randrange(300))),
+                **rng.choice(FORMS),
+            )
         )
         kind = rng.random()
         if kind < 0.1:

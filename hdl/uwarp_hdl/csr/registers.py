@@ -4,6 +4,9 @@
 
     access --> address decoded --> word of an array --> value (read) or effect (write) --> done
 
+TABLE_DATA is kept twice: in a memory to be read back from, and of the widest row's octets in
+registers, which a command takes at once. Neither is touched by a reset.
+
 A read takes 3 cycles, but one of a counter, which waits for it. A write takes 3 cycles, but
 TABLE_COMMAND, which waits for ``command.done``. While ``busy`` only STATUS and the build parameters
 read as other than 0, and writes do nothing.
@@ -13,11 +16,12 @@ from functools import reduce
 from operator import or_
 
 from amaranth.hdl import Array, Cat, Module, Mux, Signal
-from amaranth.lib import wiring
+from amaranth.lib import memory, wiring
 from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import (
     MAGIC,
+    TABLES,
     VERSION,
     AccessMode,
     Control,
@@ -34,7 +38,8 @@ __all__ = ["CommandSignature", "RegisterFile"]
 
 _PAGE_BITS = 12
 _DEFAULT_MTU = 1500
-_TABLE_DATA_BITS = 32 * Register.TABLE_DATA.value.count
+_DATA_WORDS = Register.TABLE_DATA.value.count
+_ROW_BITS = 8 * max(structure.size for structure in TABLES.values())
 
 
 class CommandSignature(wiring.Signature):
@@ -46,7 +51,7 @@ class CommandSignature(wiring.Signature):
                 "request": Out(1),
                 "row": Out(16),
                 "kind": Out(8),
-                "data": Out(_TABLE_DATA_BITS),
+                "data": Out(_ROW_BITS),
                 "done": In(1),
             }
         )
@@ -109,11 +114,12 @@ class RegisterFile(wiring.Component):
         irq_enable = Signal()
         irq_status = Signal(parameters.n_cq)
         table_select = Signal(24)
-        table_data = Signal(_TABLE_DATA_BITS)
+        row = Signal(_ROW_BITS, reset_less=True)
         time_high = Signal(15)
         counter_high = Signal(32)
         status_words = [irq_status[i : i + 32] for i in range(0, parameters.n_cq, 32)]
-        data_words = [table_data[i : i + 32] for i in range(0, _TABLE_DATA_BITS, 32)]
+        m.submodules.table_data = table_data = memory.Memory(shape=32, depth=_DATA_WORDS, init=[])
+        data_write, data_read = table_data.write_port(), table_data.read_port()
 
         always = {
             Register.MAGIC: MAGIC,
@@ -133,9 +139,10 @@ class RegisterFile(wiring.Component):
             Register.MAC_HIGH: [self.config.mac[32:]],
             Register.IPV4: [self.config.ipv4],
             Register.MTU: [self.config.mtu],
+            Register.FILTER: [Cat(self.config.accept_multicast, self.config.accept_foreign)],
+            Register.IPV6: [self.config.ipv6[i : i + 32] for i in range(0, 128, 32)],
             Register.IRQ_ENABLE: [irq_enable],
             Register.TABLE_SELECT: [table_select],
-            Register.TABLE_DATA: data_words,
         }
         when_idle = {
             Register.CONTROL: [self.config.enable * Control.ENABLE],
@@ -167,6 +174,7 @@ class RegisterFile(wiring.Component):
                 m.d.sync += word.eq(Array(words)[number])
             in_array = number < len(words)
             values.append(Mux(selected[register] & in_array & ~self.busy, word, 0))
+        values.append(Mux(selected[Register.TABLE_DATA] & ~self.busy, data_read.data, 0))
         value = Signal(32)
         m.d.comb += value.eq(reduce(or_, values))
 
@@ -191,6 +199,16 @@ class RegisterFile(wiring.Component):
             for index, word in enumerate(words):
                 with m.If(write & selected[register] & (number == index)):
                     m.d.sync += word.eq(access.data)
+        write_data = write & selected[Register.TABLE_DATA]
+        m.d.comb += [
+            data_read.addr.eq(number),
+            data_write.addr.eq(number),
+            data_write.data.eq(access.data),
+            data_write.en.eq(write_data),
+        ]
+        for index in range(0, _ROW_BITS, 32):
+            with m.If(write_data & (number == index // 32)):
+                m.d.sync += row[index : index + 32].eq(access.data)
         with m.If(write & selected[Register.CONTROL]):
             m.d.sync += [
                 self.config.enable.eq((access.data & Control.ENABLE).any()),
@@ -203,7 +221,7 @@ class RegisterFile(wiring.Component):
             self.command.request.eq(write_command),
             self.command.row.eq(table_select),
             self.command.kind.eq(table_select[16:]),
-            self.command.data.eq(table_data),
+            self.command.data.eq(row),
         ]
         with m.If(write_command):
             m.d.sync += access.done.eq(self.command.done)

@@ -221,6 +221,13 @@ class SegmentCheck(wiring.Component):
             segment.tail.eq((covered_high > last) & (low <= last)),
         ]
 
+        foreign_ip = Signal()
+        foreign_port = Signal()
+        m.d.sync += [
+            foreign_ip.eq(((datagram.source_ip ^ qp.peer_ip) & qp.peer_mask).any()),
+            foreign_port.eq((qp.peer_port != 0) & (qp.peer_port != datagram.source_port)),
+        ]
+
         no_payload = datagram.payload_length == 0
         outside = (
             (stag[8:] >= n_region)
@@ -250,6 +257,7 @@ class SegmentCheck(wiring.Component):
         checked_region = Mux(is_record, datagram.mlen != 0, is_write & ~no_payload)
         failures = [
             (Counter.DROP_QP_STATE, ~receives(qp) | (datagram.qpn >= self._parameters.n_qp)),
+            (Counter.DROP_PEER, foreign_ip | foreign_port),
             (Counter.DROP_QP_OPCODE, ~qp.opcodes.bit_select(datagram.opcode, 1)),
             (Counter.DROP_UNTAGGED_QN, is_send & (datagram.qn != 0)),
             (Counter.DROP_MESSAGE_LENGTH, ~is_write & (message_end > datagram.mlen)),

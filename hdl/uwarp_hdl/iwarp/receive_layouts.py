@@ -40,7 +40,7 @@ def message_name_layout(parameters: Parameters) -> data.StructLayout:
     return data.StructLayout(
         {
             "qpn": exact_log2(parameters.n_qp),
-            "source_ip": 32,
+            "source_ip": 128,
             "source_port": 16,
             "msn": 32,
         }
@@ -77,7 +77,7 @@ class PendingCompletion(data.Struct):
     base_to: 64
     stag: 32
     immediate: 32
-    source_ip: 32
+    source_ip: 128
     source_port: 16
 
 

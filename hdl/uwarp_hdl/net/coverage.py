@@ -2,15 +2,16 @@
 
 ::
 
-    octet of the frame  14      26      34      42            UDP end - 4   UDP end
-                         | IPv4 header  | UDP   | header, payload |   CRC   | padding
-    header checksum      |<------------>|
-    UDP checksum                |<------------------------------------->|
-    CRC32c                                      |<--------------------->|
-    payload                                            |<-------->|
+                       IP header   UDP + 8           UDP end - 4   UDP end
+                         |        | UDP   | header, payload |   CRC   | padding
+    header checksum      |<------>|
+    UDP checksum          <addresses, UDP ------------------------->|
+    CRC32c                                |<----------------------->|
+    payload                                      |<-------->|
 
-The addresses of the IPv4 header count for the UDP checksum as part of the pseudo header (RFC 768),
-the pseudo header's length by doubling the UDP header's own.
+The addresses of the IP header count for the UDP checksum as part of the pseudo header (RFC 768; RFC
+8200, section 8.1), the pseudo header's length by doubling the UDP header's own. Addresses and
+headers begin and end between lanes of 16 bits: only the end of the UDP datagram does not.
 """
 
 from amaranth.hdl import Cat, Module, Mux, Signal
@@ -22,22 +23,22 @@ from .word import FrameWord
 
 __all__ = ["PayloadWindow", "SumCoverage", "UdpRemainder"]
 
-SEGMENT_WORD, SEGMENT_LEAD = divmod(SEGMENT, 8)
+SEGMENT_STEP, SEGMENT_LEAD = divmod(SEGMENT, 8)
 PSEUDO_HEADER_START = PROTOCOL_UDP << 8
 """The pseudo header's protocol, in the octet order of lanes taken from a word."""
 
 
 class UdpRemainder(wiring.Component):
-    """How many octets of the UDP datagram are left at the start of a word, from word 5 on.
+    """How many octets of the UDP datagram are left at the start of a word, from step 2 on.
 
     Attributes
     ----------
     word : In(FrameWord)
         Word of this cycle.
     udp_length : In(16)
-        Of the frame, once its word 4 has gone by.
+        Of the frame, once the word with the UDP header's begin has gone by.
     octets : Out(16)
-        For the word of the cycle before, if it is word 5 or later; 0 after the datagram's end.
+        For the word of the cycle before, if its step is 2 or more; 0 before and after.
     """
 
     word: In(FrameWord)
@@ -47,9 +48,9 @@ class UdpRemainder(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         with m.If(self.word.valid):
-            with m.If(self.word.index == SEGMENT_WORD):
-                m.d.sync += self.octets.eq(self.udp_length - (8 * SEGMENT_WORD - UDP))
-            with m.Elif(self.octets > 8):
+            with m.If(self.word.step == SEGMENT_STEP):
+                m.d.sync += self.octets.eq(self.udp_length - (8 * SEGMENT_STEP - UDP))
+            with m.Elif((self.word.step > SEGMENT_STEP) & (self.octets > 8)):
                 m.d.sync += self.octets.eq(self.octets - 8)
             with m.Else():
                 m.d.sync += self.octets.eq(0)
@@ -86,44 +87,54 @@ class SumCoverage(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         word = self.word
-        lanes = [word.data.word_select(i, 16) for i in range(4)]
+        lanes = word.lanes
 
-        # Octets 14 to 33 of the frame: lane 3 of word 1 to lane 0 of word 4.
-        for i, (lane, held) in enumerate(zip(lanes, self.ip_lanes, strict=True)):
-            inside = {1: i == 3, 2: True, 3: True, 4: i == 0}
-            words = [index for index, is_inside in inside.items() if is_inside]
-            m.d.sync += held.eq(Mux(Cat(word.index == index for index in words).any(), lane, 0))
-        m.d.sync += [
-            self.ip_restart.eq(word.valid & (word.index == 0)),
-            self.ip_add.eq(word.valid),
+        near = word.index[3:] == 0
+
+        def at(*indices):
+            return near & Cat(word.index[:3] == index for index in indices).any()
+
+        in_header = (word.index >= 2) & (word.step == 0)
+        ends_header = word.step == 1
+        in_ip = [
+            in_header | ends_header,
+            in_header | at(1) & word.early,
+            in_header | at(1) & word.early,
+            in_header | at(1),
         ]
-
+        late_ipv4 = ~word.ipv6 & ~word.early
+        early_ipv4 = ~word.ipv6 & word.early
+        in_address = [
+            word.ipv6 & at(3, 4, 5, 6) | early_ipv4 & at(3) | late_ipv4 & at(4),
+            word.ipv6 & at(2, 3, 4, 5) | ~word.ipv6 & at(3),
+            word.ipv6 & at(2, 3, 4, 5) | ~word.ipv6 & at(3),
+            word.ipv6 & at(2, 3, 4, 5) | early_ipv4 & at(2) | late_ipv4 & at(3),
+        ]
         covered = Signal(64)
         for i in range(8):
             m.d.comb += covered.word_select(i, 8).eq(
                 Mux(self.remainder > i, word.data.word_select(i, 8), 0)
             )
-        with m.Switch(word.index):
-            with m.Case(3):  # addresses, from octet 26
-                m.d.sync += self.udp_lanes[0].eq(0)
-                for lane, held in zip(lanes[1:], list(self.udp_lanes)[1:], strict=True):
-                    m.d.sync += held.eq(lane)
-            with m.Case(4):  # its last lane is the UDP length
-                for lane, held in zip(lanes[:3], list(self.udp_lanes)[:3], strict=True):
-                    m.d.sync += held.eq(lane)
-                m.d.sync += self.udp_lanes[3].eq(lanes[3] << 1)
-            with m.Default():
-                for i, held in enumerate(self.udp_lanes):
-                    m.d.sync += held.eq(covered.word_select(i, 16))
+        for i, lane in enumerate(lanes):
+            is_whole = Signal(name=f"is_whole{i}")
+            m.d.comb += is_whole.eq(in_address[i] | (ends_header if i in (1, 2) else 0))
+            m.d.sync += [
+                self.ip_lanes[i].eq(Mux(in_ip[i], lane, 0)),
+                self.udp_lanes[i].eq(Mux(is_whole, lane, covered.word_select(i, 16))),
+            ]
+        with m.If(ends_header):  # its last lane is the UDP length
+            m.d.sync += self.udp_lanes[3].eq(lanes[3] << 1)
         m.d.sync += [
-            self.udp_restart.eq(word.valid & (word.index < 3)),
+            self.ip_restart.eq(word.valid & (word.index == 0)),
+            self.ip_add.eq(word.valid),
+            self.udp_restart.eq(word.valid & (word.index < 2)),
             self.udp_add.eq(word.valid),
         ]
 
-        lead = Mux(word.index == SEGMENT_WORD, 0, covered[: 8 * SEGMENT_LEAD])
+        lead = Mux(word.step == SEGMENT_STEP, 0, covered[: 8 * SEGMENT_LEAD])
         m.d.sync += [
             self.crc_data.eq(Cat(lead, covered[8 * SEGMENT_LEAD :])),
-            self.crc_restart.eq(word.valid & (word.index < SEGMENT_WORD)),
+            self.crc_restart.eq(word.valid & (word.step < SEGMENT_STEP)),
             self.crc_add.eq(word.valid & (self.remainder != 0)),
         ]
         return m
@@ -139,7 +150,7 @@ class PayloadWindow(wiring.Component):
         UDP octets left at the start of ``word``.
     opcode : In(4)
     udp_length : In(16)
-        Both of the frame, in time for its word 5.
+        Both of the frame, in time for its step 2.
     inside : Out(1)
         The word of the cycle before holds payload.
     last : Out(1)
@@ -147,7 +158,7 @@ class PayloadWindow(wiring.Component):
     count : Out(4)
         Its octets up to the payload's end.
     length : Out(16)
-        Octets of the payload, from word 7 of the frame to the next frame's word 4.
+        Octets of the payload, from step 4 of the frame to the next frame's step 1.
     """
 
     word: In(FrameWord)
@@ -161,12 +172,12 @@ class PayloadWindow(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        # The opcode comes in word 5, no payload before word 7: there is a cycle between for these.
-        first_word = Signal(4)
+        # The opcode comes in step 2, no payload before step 4: there is a cycle between for these.
+        first_step = Signal(3)
         is_empty = Signal()
         others = header_octets(self.opcode, UDP_HEADER + SEGMENT_CRC)
         m.d.sync += [
-            first_word.eq(header_octets(self.opcode, SEGMENT)[3:]),
+            first_step.eq(header_octets(self.opcode, SEGMENT)[3:]),
             self.length.eq(self.udp_length - others),
             is_empty.eq(self.udp_length <= others),
         ]
@@ -174,8 +185,8 @@ class PayloadWindow(wiring.Component):
         m.d.sync += [
             self.inside.eq(
                 self.word.valid
-                & (self.word.index >= first_word)
-                & (self.word.index > SEGMENT_WORD + 1)
+                & (self.word.step >= first_step)
+                & (self.word.step > SEGMENT_STEP + 1)
                 & ~is_empty
                 & (self.remainder > SEGMENT_CRC)
             ),

@@ -1,11 +1,12 @@
 """The description of a datagram that has passed its checks."""
 
-from amaranth.hdl import Module, Mux, Signal
+from amaranth.hdl import C, Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..layouts import Datagram
-from .headers import DATAGRAM_FIELDS, SEGMENT, header_octets
+from .headers import DATAGRAM_FIELDS, SEGMENT, SOURCE_FIELDS, header_octets
+from .word import FrameWord
 
 __all__ = ["DatagramBuilder"]
 
@@ -15,10 +16,15 @@ class DatagramBuilder(wiring.Component):
 
     What a segment does not have is 0, and so is the immediate without the bit IM. A Send with
     Solicited Event (0x5) is solicited; else the bit SE counts where it is defined, in Write-Record
-    and Send with Immediate.
+    and Send with Immediate. A source address of IPv4 is mapped into IPv6 (RFC 4291, section
+    2.5.5.2).
 
     Attributes
     ----------
+    word : In(FrameWord)
+        Any but the first of the frame.
+    source : In(StructLayout)
+        SOURCE_FIELDS of the frame.
     fields : In(StructLayout)
         DATAGRAM_FIELDS of the frame.
     qpn : In(16)
@@ -30,8 +36,11 @@ class DatagramBuilder(wiring.Component):
         layout = data.StructLayout(
             {name: 8 * octets for name, (_, octets) in DATAGRAM_FIELDS.items()}
         )
+        source = data.StructLayout({name: 8 * size for name, (_, size) in SOURCE_FIELDS.items()})
         super().__init__(
             {
+                "word": In(FrameWord),
+                "source": In(source),
                 "fields": In(layout),
                 "qpn": In(16),
                 "payload_length": In(16),
@@ -47,11 +56,13 @@ class DatagramBuilder(wiring.Component):
         record = Signal()
         has_immediate = Signal()
         immediate = Mux(tagged, fields.record_immediate, fields.record_mo)
+        address = self.source.source_ip
+        ipv4 = Mux(self.word.early, address[64:96], address[32:64])
         m.d.comb += [
             record.eq(opcode == 0xC),
             has_immediate.eq(record | (opcode == 0xE)),
             datagram.qpn.eq(self.qpn),
-            datagram.source_ip.eq(fields.source_ip),
+            datagram.source_ip.eq(Mux(self.word.ipv6, address, Cat(ipv4, C(0xFFFF, 16)))),
             datagram.source_port.eq(fields.source_port),
             datagram.opcode.eq(opcode),
             datagram.solicited.eq((opcode == 0x5) | has_immediate & fields.rdmap_control[5]),

@@ -1,7 +1,9 @@
-"""Where the fields of an untagged IPv4 frame stand, and what the opcodes' headers need.
+"""Where the fields of a realigned frame stand, and what the opcodes' headers need.
 
-Octets are numbered from the destination MAC address. IEEE 802.3 clause 3.1.1; RFC 791 section 3.1;
-RFC 768; RFC 5041 section 4; RFC 5040 section 4.1; the record extension is the wire format's own.
+Octets before the IP header's end are numbered from the destination MAC address, those from there on
+so that the UDP header begins at octet 10: it is in word 1 by ``FrameWord.step``. IEEE 802.3 clause
+3.1.1; IEEE 802.1Q clause 9.4; RFC 791 section 3.1; RFC 8200 section 3; RFC 768; RFC 5041 section 4;
+RFC 5040 section 4.1; the record extension is the wire format's own.
 """
 
 from dataclasses import dataclass
@@ -13,13 +15,19 @@ __all__ = [
     "BROADCAST_MAC",
     "CHECKED_FIELDS",
     "DATAGRAM_FIELDS",
+    "EARLY_HEADER",
     "ETHERNET_HEADER",
     "ETHERTYPE_IPV4",
-    "IPV4_HEADER",
+    "ETHERTYPE_IPV6",
+    "FIRST_UDP_WORD",
+    "IPV6_HEADER",
+    "NEXT_FRAGMENT",
     "OPCODES",
     "PROTOCOL_UDP",
     "SEGMENT",
     "SEGMENT_CRC",
+    "SOURCE_FIELDS",
+    "TAG_TYPES",
     "UDP",
     "UDP_HEADER",
     "Opcode",
@@ -28,36 +36,40 @@ __all__ = [
 ]
 
 ETHERNET_HEADER = 14
-IPV4_HEADER = 20
+EARLY_HEADER = 10
+"""Octets before an IP header that the realigner has moved to the front."""
+
+IPV6_HEADER = 40
 UDP_HEADER = 8
-UDP = ETHERNET_HEADER + IPV4_HEADER
+UDP = 10
 SEGMENT = UDP + UDP_HEADER
 SEGMENT_CRC = 4
+FIRST_UDP_WORD = 4
+"""Index of the word with the UDP header's begin, behind the shortest IP header."""
 
 BROADCAST_MAC = 0xFFFF_FFFF_FFFF
 BROADCAST_IPV4 = 0xFFFF_FFFF
+TAG_TYPES = (0x8100, 0x88A8)
 ETHERTYPE_IPV4 = 0x0800
+ETHERTYPE_IPV6 = 0x86DD
 PROTOCOL_UDP = 17
+NEXT_FRAGMENT = 44
 
 CHECKED_FIELDS = {
-    "destination_mac": (0, 6),
-    "ethertype": (12, 2),
-    "version_ihl": (14, 1),
-    "total_length": (16, 2),
-    "fragment": (20, 2),
-    "protocol": (23, 1),
-    "destination_ip": (30, 4),
-    "destination_port": (36, 2),
-    "udp_length": (38, 2),
-    "udp_checksum": (40, 2),
+    "destination_port": (UDP + 2, 2),
+    "udp_length": (UDP + 4, 2),
+    "udp_checksum": (UDP + 6, 2),
     "ddp_control": (SEGMENT, 1),
     "rdmap_control": (SEGMENT + 1, 1),
 }
 """Fields that the verdict looks at: name, first octet, octets."""
 
+SOURCE_FIELDS = {"source_ip": (EARLY_HEADER + 8, 16)}
+"""The source address of IPv6. That of IPv4 is in octets 4 to 7 of it, or in 8 to 11 if the header
+is not early."""
+
 DATAGRAM_FIELDS = {
-    "source_ip": (26, 4),
-    "source_port": (34, 2),
+    "source_port": (UDP, 2),
     "ddp_control": (SEGMENT, 1),
     "rdmap_control": (SEGMENT + 1, 1),
     "stag": (SEGMENT + 2, 4),

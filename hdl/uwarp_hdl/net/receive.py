@@ -2,16 +2,17 @@
 
 ::
 
-    rx > number > 1 > coverage > 2 > sums > 3 > 4 > verdict > 5 > events > 6
-           |      |                               |           |
-           |      +--------- words -----------2-3-4---> fields+--> datagrams
-           +> fields                                          +--> PacketFifo --> payload
+    rx > realign > 2 > 3 > coverage > 4 > sums > 5 > 6 > verdict > 7 > events > 8
+                   |   |                                 |            |
+                   |   +--------- words -------4-5-6---> fields    +--> datagrams
+                   +> fields                                          +--> PacketFifo --> payload
 
-The figures are registers in the way of a frame's words. Everything advances in every cycle; nothing
-is ever held back, so that verdicts come at the same distance from the words whatever the frames'
-lengths, and frames of one word each are no special case. The fields that are taken early, for the
-checks, stay until the same word of the next frame, so those of word 3 and later outlive their
-frame's last word by 4 cycles. The fields of the datagram are taken late, in time for its end.
+The figures are registers in the way of a frame's last word. Behind the realigner everything
+advances in every cycle; nothing is ever held back, so that verdicts come at the same distance from
+the words whatever the frames' lengths, and frames of one word each are no special case. The fields
+that are taken early, for the checks, stay until the same word of the next frame, so those of word 3
+and later outlive their frame's last word by 4 cycles. The fields of the datagram are taken late, in
+time for its end.
 """
 
 from amaranth.hdl import Module, Signal
@@ -28,8 +29,9 @@ from .checksum import OnesComplementCheck
 from .coverage import PSEUDO_HEADER_START, SEGMENT_LEAD, PayloadWindow, SumCoverage, UdpRemainder
 from .crc_check import CrcCheck
 from .datagram import DatagramBuilder
-from .headers import CHECKED_FIELDS, DATAGRAM_FIELDS, ETHERNET_HEADER, UDP
+from .headers import CHECKED_FIELDS, DATAGRAM_FIELDS, ETHERNET_HEADER, SOURCE_FIELDS, UDP
 from .port_lookup import PortLookup
+from .realign import Realigner
 from .verdict import Verdict
 from .word import FieldCapture, FrameWord, WordNumbering
 
@@ -39,10 +41,11 @@ __all__ = ["FrameReceiver"]
 class FrameReceiver(wiring.Component):
     """Section 2 of the device behaviour: count, check and strip frames.
 
-    One word a cycle, frames of any length with no gap between. A Datagram is offered 6 cycles after
-    the last word of its frame, its payload one cycle later, if those before have gone. No word of a
-    frame that is dropped leaves. A frame whose payload or Datagram finds no room is dropped whole.
-    Frames that their headers (up to the opcode) rule out take no room.
+    One word a cycle, frames of any length with no gap between. A Datagram is offered 8 cycles after
+    the last word of its frame, or 7 if what that holds moves into the word before, its payload one
+    cycle later, if those before have gone. No word of a frame that is dropped leaves. A frame whose
+    payload or Datagram finds no room is dropped whole. Frames that their headers (up to the opcode)
+    rule out take no room.
 
     Parameters
     ----------
@@ -60,8 +63,8 @@ class FrameReceiver(wiring.Component):
     ports : Out(PortLookupSignature)
     datagrams : Out(stream of Datagram)
     payload : Out(stream of PacketBeat)
-        The words that hold payload, as they lie in the frame; ``count`` of the last one is where it
-        ends. The payloads are in the order of ``datagrams``.
+        The words that hold payload, as they lie in the frame without tags and options; ``count`` of
+        the last one is where it ends. The payloads are in the order of ``datagrams``.
     events : Out
         Bit ``c`` is 1 for one cycle for each count of Counter ``c``: RX_FRAMES together with what
         became of the frame, or alone if it became a Datagram.
@@ -90,11 +93,13 @@ class FrameReceiver(wiring.Component):
     def elaborate(self, platform):
         m = Module()
 
+        m.submodules.realigner = realigner = Realigner()
         m.submodules.numbering = numbering = WordNumbering()
         m.d.comb += [
             self.rx.ready.eq(1),
-            numbering.beat.eq(self.rx.payload),
-            numbering.beat_valid.eq(self.rx.valid),
+            realigner.beat.eq(self.rx.payload),
+            realigner.beat_valid.eq(self.rx.valid),
+            numbering.i.eq(realigner.word),
             numbering.enable.eq(self.config.enable),
         ]
         words = [numbering.word]
@@ -103,9 +108,16 @@ class FrameReceiver(wiring.Component):
             m.d.sync += word.eq(words[-1])
             words.append(word)
 
-        m.submodules.checked = checked = FieldCapture(CHECKED_FIELDS)
-        m.submodules.carried = carried = FieldCapture(DATAGRAM_FIELDS)
-        m.d.comb += [checked.word.eq(words[0]), carried.word.eq(words[4])]
+        m.submodules.link = link = FieldCapture({"destination_mac": (0, 6)}, "index")
+        m.submodules.checked = checked = FieldCapture(CHECKED_FIELDS, "step")
+        m.submodules.carried = carried = FieldCapture(DATAGRAM_FIELDS, "step")
+        m.submodules.source = source = FieldCapture(SOURCE_FIELDS, "index")
+        m.d.comb += [
+            link.word.eq(words[0]),
+            checked.word.eq(words[0]),
+            carried.word.eq(words[4]),
+            source.word.eq(words[4]),
+        ]
 
         m.submodules.lookup = lookup = PortLookup(self._n_qp)
         wiring.connect(m, lookup.ports, wiring.flipped(self.ports))
@@ -124,7 +136,10 @@ class FrameReceiver(wiring.Component):
         m.submodules.verdict = verdict = Verdict()
         self._connect_sums(m, words[1], remainder.octets, checked.fields.udp_length, verdict)
         m.d.comb += [
+            verdict.following.eq(words[0]),
             verdict.word.eq(words[1]),
+            verdict.destination_mac.eq(link.fields.destination_mac),
+            numbering.udp_index.eq(verdict.udp_index),
             verdict.fields.eq(checked.fields),
             verdict.config.eq(self.config),
             verdict.hit.eq(lookup.hit),
@@ -154,6 +169,8 @@ class FrameReceiver(wiring.Component):
 
         end, lost, earlier_lost, overflow = Signal(), Signal(), Signal(), Signal()
         m.d.comb += [
+            builder.word.eq(words[5]),
+            builder.source.eq(source.fields),
             builder.fields.eq(carried.fields),
             builder.qpn.eq(qpn),
             builder.payload_length.eq(window.length),
@@ -195,7 +212,7 @@ class FrameReceiver(wiring.Component):
             crc.data.eq(coverage.crc_data),
             crc.add.eq(coverage.crc_add),
             crc.restart.eq(coverage.crc_restart),
-            # The UDP datagram ends udp_length after octet 34 of the frame.
+            # The UDP datagram ends udp_length after octet 2 of a word.
             crc.tail.eq(-(udp_length + UDP)),
             verdict.ip_right.eq(ip_sum.right),
             verdict.udp_right.eq(udp_sum.right),

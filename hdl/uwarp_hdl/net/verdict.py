@@ -9,7 +9,7 @@ result: one that comes earlier has failed then.
          1             2            3                  4                5     cycle
 """
 
-from amaranth.hdl import Cat, Module, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -17,19 +17,17 @@ from uwarp.contract import Counter
 
 from ..layouts import PortConfig
 from .headers import (
-    BROADCAST_IPV4,
     BROADCAST_MAC,
     CHECKED_FIELDS,
+    EARLY_HEADER,
     ETHERNET_HEADER,
-    ETHERTYPE_IPV4,
-    IPV4_HEADER,
     OPCODES,
-    PROTOCOL_UDP,
     SEGMENT_CRC,
     UDP_HEADER,
     header_octets,
     known_opcode,
 )
+from .network import NetworkCheck
 from .word import FrameWord
 
 __all__ = ["Verdict"]
@@ -46,15 +44,21 @@ class Verdict(wiring.Component):
     ----------
     word : In(FrameWord)
         Cycle 1.
+    following : In(FrameWord)
+        Cycle 0.
+    destination_mac : In(48)
+        Cycle 1.
     fields : In(StructLayout)
-        CHECKED_FIELDS of the frame, cycle 1. Those of word 3 and later are looked at up to cycle 4.
+        CHECKED_FIELDS of the frame, cycle 1. ``udp_checksum`` is looked at in cycle 4.
     config : In(PortConfig)
+    udp_index : Out(4)
+        As of NetworkCheck.
     hit : In(1)
         The destination port is in the port table, cycle 2.
     ip_right, udp_right, crc_right : In(1)
         The sums over the frame up to this word, cycle 4.
     promising : Out(1)
-        What was seen of the headers up to word 5 is good, cycle 2.
+        What was seen of the headers up to step 2 is good, cycle 2.
     accept : Out(1)
         All checks have passed, cycle 5.
     outcome : Out
@@ -68,8 +72,11 @@ class Verdict(wiring.Component):
         super().__init__(
             {
                 "word": In(FrameWord),
+                "following": In(FrameWord),
+                "destination_mac": In(48),
                 "fields": In(layout),
                 "config": In(PortConfig),
+                "udp_index": Out(4),
                 "hit": In(1),
                 "ip_right": In(1),
                 "udp_right": In(1),
@@ -89,44 +96,37 @@ class Verdict(wiring.Component):
             m.d.sync += signal.eq(condition)
             return signal
 
-        ihl, version = fields.version_ihl[:4], fields.version_ihl[4:]
-        total, udp_length = fields.total_length, fields.udp_length
+        udp_length = fields.udp_length
         opcode, tagged = fields.rdmap_control[:4], fields.ddp_control[7]
-
-        size_limit = Signal(17)
-        total_end = Signal(17)
-        m.d.sync += [
-            size_limit.eq(self.config.mtu + ETHERNET_HEADER),
-            total_end.eq(total + ETHERNET_HEADER),
+        m.submodules.network = ip = NetworkCheck()
+        m.d.comb += [
+            ip.word.eq(self.word),
+            ip.config.eq(self.config),
+            self.udp_index.eq(ip.udp_index),
         ]
 
-        # position is the frame's length - 1.
-        mac_error = flag("mac_error", self.word.error)
-        runt = flag("runt", position < ETHERNET_HEADER - 1)
-        oversize = flag("oversize", position >= size_limit)
-        to_broadcast_mac = fields.destination_mac == BROADCAST_MAC
-        other_mac = flag(
-            "other_mac", ~to_broadcast_mac & (fields.destination_mac != self.config.mac)
+        size_limit = Signal(17)
+        m.d.sync += size_limit.eq(
+            self.config.mtu + Mux(self.following.early, EARLY_HEADER, ETHERNET_HEADER)
         )
-        other_ethertype = flag("other_ethertype", fields.ethertype != ETHERTYPE_IPV4)
-        ip_malformed = flag("ip_malformed", (version != 4) | (ihl < 5) | (total < (ihl << 2)))
-        ip_short = flag(
-            "ip_short",
-            (position < ETHERNET_HEADER + IPV4_HEADER - 1) | (total_end > position + 1),
-        )
-        options = flag("options", ihl > 5)
 
-        # More Fragments and the offset; the reserved bit and Don't Fragment are not looked at.
-        fragment = flag("fragment", (fields.fragment & 0x3FFF) != 0)
-        to_broadcast_ip = fields.destination_ip == BROADCAST_IPV4
-        other_ip = flag("other_ip", ~to_broadcast_ip & (fields.destination_ip != self.config.ipv4))
-        other_protocol = flag("other_protocol", fields.protocol != PROTOCOL_UDP)
+        # position is the frame's length - 1, but for tags and, before an early header, 4 octets.
+        mac_error = flag("mac_error", self.word.error)
+        shortest_frame = Mux(self.word.early, EARLY_HEADER, ETHERNET_HEADER)
+        runt = flag("runt", position < shortest_frame - 1)
+        oversize = flag("oversize", position >= size_limit)
+        mac = self.destination_mac
+        to_broadcast_mac = mac == BROADCAST_MAC
+        other_mac = flag("other_mac", ~to_broadcast_mac & (mac != self.config.mac))
+        # The group bit is the lowest of the first octet (IEEE 802.3 clause 3.2.3).
+        kept = flag("kept", Mux(mac[40], self.config.accept_multicast, self.config.accept_foreign))
+        other_type = flag("other_type", ~self.word.ipv4 & ~self.word.ipv6)
         # If the IP payload is under 8 octets one of these two applies, whatever the UDP length is.
         udp_malformed = flag(
-            "udp_malformed", (udp_length < UDP_HEADER) | (udp_length + IPV4_HEADER > total)
+            "udp_malformed", (udp_length < UDP_HEADER) | (udp_length > ip.payload_length)
         )
 
-        broadcast = flag("broadcast", to_broadcast_mac | to_broadcast_ip)
+        broadcast_mac = flag("broadcast_mac", to_broadcast_mac)
         shortest = min(item.header for item in OPCODES) + UDP_HEADER + SEGMENT_CRC
         too_short = flag("too_short", udp_length < shortest)
 
@@ -137,8 +137,9 @@ class Verdict(wiring.Component):
             "header_cut", udp_length < header_octets(opcode, UDP_HEADER + SEGMENT_CRC)
         )
 
-        bad = [mac_error, oversize, other_mac, other_ethertype, ip_malformed, options, fragment]
-        bad += [other_ip, other_protocol, udp_malformed, broadcast, too_short]
+        bad = [mac_error, oversize, other_mac, other_type, ip.malformed, ip.fragment]
+        bad += [ip.other_address, ip.other_protocol, udp_malformed, too_short]
+        bad += [broadcast_mac, ip.broadcast]
         bad += [ddp_version, rdmap_version, unknown_opcode, header_cut]
         m.d.comb += self.promising.eq(~Cat(bad).any() & self.hit)
 
@@ -148,23 +149,23 @@ class Verdict(wiring.Component):
             (mac_error, Counter.DROP_MAC_ERROR),
             (runt, Counter.DROP_RUNT),
             (oversize, Counter.DROP_OVERSIZE),
+            (other_mac & kept, Counter.RX_MANAGEMENT),
             (other_mac, Counter.DROP_MAC_FILTER),
-            (other_ethertype, Counter.RX_MANAGEMENT),
-            (ip_malformed | ip_short, Counter.DROP_IP_HEADER),
-            (options, Counter.RX_MANAGEMENT),
+            (other_type, Counter.RX_MANAGEMENT),
+            (ip.malformed | ip.short, Counter.DROP_IP_HEADER),
         )
         network = self._group(
             m,
             "network",
-            (fragment, Counter.DROP_IP_FRAGMENT),
-            (other_ip, Counter.DROP_IP_FILTER),
-            (other_protocol, Counter.RX_MANAGEMENT),
+            (ip.fragment, Counter.DROP_IP_FRAGMENT),
+            (ip.other_address, Counter.DROP_IP_FILTER),
+            (ip.other_protocol, Counter.RX_MANAGEMENT),
             (udp_malformed, Counter.DROP_UDP_LENGTH),
         )
         transport = self._group(
             m,
             "transport",
-            (broadcast | ~self.hit, Counter.RX_MANAGEMENT),
+            (broadcast_mac | ip.broadcast | ~self.hit, Counter.RX_MANAGEMENT),
             (too_short, Counter.DROP_DDP_SHORT),
         )
         segment = self._group(
@@ -180,10 +181,14 @@ class Verdict(wiring.Component):
         groups_pass = Signal()
         m.d.comb += groups_pass.eq(~(link[0] | network[0] | transport[0] | segment[0]))
         udp_right = self.udp_right | (fields.udp_checksum == 0)
-        ip_failed = flag("ip_failed", ~self.ip_right)
+        no_sum = self.word.ipv6
+        for cycle in range(2, 5):
+            no_sum = flag(f"no_sum{cycle}", no_sum)
+        ip_right = self.ip_right | no_sum
+        ip_failed = flag("ip_failed", ~ip_right)
         udp_failed = flag("udp_failed", ~udp_right)
         crc_failed = flag("crc_failed", ~self.crc_right)
-        m.d.sync += self.accept.eq(groups_pass & self.ip_right & udp_right & self.crc_right)
+        m.d.sync += self.accept.eq(groups_pass & ip_right & udp_right & self.crc_right)
 
         final = {}
         for name, (failed, code) in groups.items():

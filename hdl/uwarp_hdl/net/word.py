@@ -1,26 +1,32 @@
 """The words of a frame, numbered, and the fields that stand at fixed places in them."""
 
-from amaranth.hdl import Cat, Module, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
-from ..layouts import PacketBeat
+from .headers import FIRST_UDP_WORD
 
 __all__ = ["FieldCapture", "FrameWord", "WordNumbering"]
 
 
 class FrameWord(data.Struct):
-    """A word of a frame as it goes down the receive pipeline.
+    """A word of a frame as it goes down the receive pipeline, realigned.
 
-    Word ``index`` holds octets 8 index to 8 index + 7 of the frame, the first one in
-    ``data[0:8]``; past the largest number ``index`` stays. ``last_octet`` is ``count`` - 1 of the
-    beat, so that ``position`` is the number of the word's last octet. ``error``: this or an earlier
-    word of the frame had one.
+    Word ``index`` holds octets 8 index to 8 index + 7 of what is left of the frame, the first one
+    in ``data[0:8]``; past the largest number ``index`` stays. ``last_octet`` is the number of valid
+    octets less 1, so that ``position`` is the number of the word's last octet. ``step`` is 0 before
+    the word with the UDP header's begin, 1 in that, and so on to 7, where it stays. ``ipv4`` and
+    ``ipv6`` tell the type, ``early`` that the IP header begins at octet 10, not 14; not in word 0.
+    ``error``: this or an earlier word of the frame had one.
     """
 
     data: 64
     last_octet: 3
     index: 14
+    step: 3
+    ipv4: 1
+    ipv6: 1
+    early: 1
     last: 1
     error: 1
     valid: 1
@@ -29,46 +35,54 @@ class FrameWord(data.Struct):
     def position(self):
         return Cat(self.last_octet, self.index)
 
+    @property
+    def lanes(self):
+        """The word as numbers of 16 bits, each with its octets swapped."""
+        return [self.data.word_select(i, 16) for i in range(4)]
+
 
 class WordNumbering(wiring.Component):
-    """Number the beats of each frame; frames that begin while ``enable`` is 0 vanish.
+    """Number the words of each frame; frames that begin while ``enable`` is 0 vanish.
 
-    Combinational: ``word`` is the beat that is offered in this cycle, which is taken.
+    Combinational.
 
     Attributes
     ----------
-    beat : In(PacketBeat)
-    beat_valid : In(1)
+    i : In(FrameWord)
+        Without numbers.
     enable : In(1)
+    udp_index : In(4)
+        Index of the word in which the UDP header begins, right from word 4 on; below 4 for none.
     word : Out(FrameWord)
     """
 
-    beat: In(PacketBeat)
-    beat_valid: In(1)
+    i: In(FrameWord)
     enable: In(1)
+    udp_index: In(4)
     word: Out(FrameWord)
 
     def elaborate(self, platform):
         m = Module()
         index = Signal(14)
+        step = Signal(3)
         first = Signal(init=1)
         accepted = Signal()
-        error = Signal()
         m.d.comb += [
-            self.word.data.eq(self.beat.data),
-            self.word.last_octet.eq(self.beat.count - 1),
+            self.word.eq(self.i),
             self.word.index.eq(index),
-            self.word.last.eq(self.beat.last),
-            self.word.error.eq(self.beat.error | error),
-            self.word.valid.eq(self.beat_valid & (self.enable & first | accepted)),
+            self.word.valid.eq(self.i.valid & (self.enable & first | accepted)),
         ]
-        with m.If(self.beat_valid):
+        with m.If(step != 0):
+            m.d.comb += self.word.step.eq(Mux(step == 7, 7, step + 1))
+        with m.Elif((index[:4] == self.udp_index) & (index[:4] >= FIRST_UDP_WORD)):
+            m.d.comb += self.word.step.eq(1)
+        with m.If(self.i.valid):
             m.d.sync += [
-                first.eq(self.beat.last),
-                accepted.eq(self.word.valid & ~self.beat.last),
-                error.eq(self.word.error & ~self.beat.last),
+                first.eq(self.i.last),
+                accepted.eq(self.word.valid & ~self.i.last),
+                step.eq(Mux(self.i.last, 0, self.word.step)),
             ]
-            with m.If(self.beat.last):
+            with m.If(self.i.last):
                 m.d.sync += index.eq(0)
             with m.Elif(~index.all()):
                 m.d.sync += index.eq(index + 1)
@@ -85,7 +99,10 @@ class FieldCapture(wiring.Component):
     Parameters
     ----------
     places : dict
-        For each field's name the number of its first octet in the frame and its octets.
+        For each field's name the number of its first octet and its octets.
+    number : str
+        The number of words that octets are counted by: ``"index"``, or ``"step"``, by which the
+        word with the UDP header's begin has octets 8 to 15.
 
     Attributes
     ----------
@@ -94,11 +111,14 @@ class FieldCapture(wiring.Component):
         The fields as numbers.
     """
 
-    def __init__(self, places):
+    def __init__(self, places, number):
         for name, (offset, octets) in places.items():
             if offset < 0 or octets < 1:
                 raise ValueError(f"field {name} has {octets} octets at {offset}")
+        if number not in ("index", "step"):
+            raise ValueError(f"number is {number!r}; it takes 'index' or 'step'")
         self._places = places
+        self._number = number
         layout = data.StructLayout({name: 8 * octets for name, (_, octets) in places.items()})
         super().__init__({"word": In(FrameWord), "fields": Out(layout)})
 
@@ -109,8 +129,8 @@ class FieldCapture(wiring.Component):
             for i in range(octets):
                 register = self.fields[name].word_select(octets - 1 - i, 8)
                 words.setdefault((offset + i) // 8, []).append((register, (offset + i) % 8))
-        for index, parts in words.items():
-            with m.If(self.word.valid & (self.word.index == index)):
+        for number, parts in words.items():
+            with m.If(self.word.valid & (self.word[self._number] == number)):
                 for register, octet in parts:
                     m.d.sync += register.eq(self.word.data.word_select(octet, 8))
         return m

@@ -34,25 +34,26 @@ class Counter(IntEnum):
     DROP_RDMAP_VERSION = 17
     DROP_OPCODE = 18
     DROP_QP_STATE = 19
-    DROP_QP_OPCODE = 20
-    DROP_UNTAGGED_QN = 21
-    DROP_MESSAGE_LENGTH = 22
-    DROP_SEND_SEGMENTED = 23
-    DROP_STAG_INVALID = 24
-    DROP_STAG_KEY = 25
-    DROP_STAG_PD = 26
-    DROP_STAG_ACCESS = 27
-    DROP_TO_WRAP = 28
-    DROP_BOUNDS = 29
-    DROP_LATE = 30
-    DROP_RECORD_MISMATCH = 31
-    DROP_NO_RECEIVE = 32
-    DROP_RECEIVE_PROTECTION = 33
-    DROP_RECEIVE_SHORT = 34
-    DROP_CQ_FULL = 35
-    TX_FRAMES = 36
-    CQES = 37
-    MESSAGES_PARTIAL = 38
+    DROP_PEER = 20
+    DROP_QP_OPCODE = 21
+    DROP_UNTAGGED_QN = 22
+    DROP_MESSAGE_LENGTH = 23
+    DROP_SEND_SEGMENTED = 24
+    DROP_STAG_INVALID = 25
+    DROP_STAG_KEY = 26
+    DROP_STAG_PD = 27
+    DROP_STAG_ACCESS = 28
+    DROP_TO_WRAP = 29
+    DROP_BOUNDS = 30
+    DROP_LATE = 31
+    DROP_RECORD_MISMATCH = 32
+    DROP_NO_RECEIVE = 33
+    DROP_RECEIVE_PROTECTION = 34
+    DROP_RECEIVE_SHORT = 35
+    DROP_CQ_FULL = 36
+    TX_FRAMES = 37
+    CQES = 38
+    MESSAGES_PARTIAL = 39
 
 
 COUNTER_MEANINGS: dict[Counter, str] = {
@@ -76,6 +77,7 @@ COUNTER_MEANINGS: dict[Counter, str] = {
     Counter.DROP_RDMAP_VERSION: "RDMAP version not 1",
     Counter.DROP_OPCODE: "opcode not known here, or its T bit wrong",
     Counter.DROP_QP_STATE: "queue pair not in RTR or RTS",
+    Counter.DROP_PEER: "sender not whom the queue pair listens to",
     Counter.DROP_QP_OPCODE: "opcode not accepted by the queue pair",
     Counter.DROP_UNTAGGED_QN: "queue number not 0",
     Counter.DROP_MESSAGE_LENGTH: "message offset and payload exceed the message length",

@@ -72,7 +72,7 @@ CQE = Structure(
         ),
         Field("stag", 32, "STag (tagged messages), else 0"),
         Field("immediate", 32, "immediate when the flag IMMEDIATE is set, else 0"),
-        Field("source_ip", 128, "sender: IPv4 as a number; receive only"),
+        Field("source_ip", 128, "sender: IPv6 address, or IPv4 mapped into it; receive only"),
         Field("source_port", 16, "sender's UDP port; receive only"),
         Field("head_map", 8, "map byte that holds the message's first granule (flag MAPPED)"),
         Field("tail_map", 8, "map byte that holds the message's last granule (flag MAPPED)"),

@@ -27,6 +27,7 @@ from .registers import (
     Control,
     DeviceStatus,
     Doorbell,
+    Filter,
     counter_address,
 )
 from .structure import Field, Structure
@@ -139,6 +140,7 @@ def c_header() -> str:
         "",
         *(_define(f"CONTROL_{name}", value) for name, value in _class_bits(Control)),
         *(_define(f"STATUS_{name}", value) for name, value in _class_bits(DeviceStatus)),
+        *(_define(f"FILTER_{name}", value) for name, value in _class_bits(Filter)),
         "",
         _define("DOORBELL_BASE", DOORBELL_BASE),
         _define("DOORBELL_PAGE", DOORBELL_PAGE),
@@ -224,7 +226,8 @@ def register_reference() -> str:
     order = sorted(kinds, key=lambda access: access.name)
     lines += ["Access: " + "; ".join(f"{item.name} {item.value}" for item in order) + ".", ""]
     lines += [
-        f"CONTROL bits: {_bit_list(Control)}. STATUS bits: {_bit_list(DeviceStatus)}.",
+        f"CONTROL bits: {_bit_list(Control)}. STATUS bits: {_bit_list(DeviceStatus)}. "
+        f"FILTER bits: {_bit_list(Filter)}.",
         "",
         "## Doorbells",
         "",

@@ -23,6 +23,7 @@ __all__ = [
     "Control",
     "DeviceStatus",
     "Doorbell",
+    "Filter",
     "Register",
     "RegisterInfo",
     "counter_address",
@@ -86,6 +87,10 @@ class Register(Enum):
     MAC_HIGH = RegisterInfo(0x084, AccessMode.RW, "port MAC address, high 16 bits of its number")
     IPV4 = RegisterInfo(0x088, AccessMode.RW, "port IPv4 address, as a number")
     MTU = RegisterInfo(0x08C, AccessMode.RW, "port MTU, octets; 1500 after a reset")
+    FILTER = RegisterInfo(0x090, AccessMode.RW, "Filter")
+    IPV6 = RegisterInfo(
+        0x0A0, AccessMode.RW, "port IPv6 address, as a number, least significant word first", 4
+    )
     IRQ_ENABLE = RegisterInfo(0x0C0, AccessMode.RW, "bit 0: the interrupt line follows IRQ_STATUS")
     IRQ_STATUS = RegisterInfo(0x100, AccessMode.W1C, "bit n of word w: CQ 32 w + n has fired", 32)
     TABLE_SELECT = RegisterInfo(0x200, AccessMode.RW, "bits 0 to 15 row, bits 16 to 23 Table")
@@ -94,7 +99,7 @@ class Register(Enum):
         AccessMode.WO,
         "any write: copy TABLE_DATA to the row; done before the next access is",
     )
-    TABLE_DATA = RegisterInfo(0x240, AccessMode.RW, "the row, least significant word first", 16)
+    TABLE_DATA = RegisterInfo(0x240, AccessMode.RW, "the row, least significant word first", 32)
     COUNTERS_LOW = RegisterInfo(
         0x400, AccessMode.RO, "low half of each Counter; reading latches COUNTERS_HIGH", 64, 8
     )
@@ -121,6 +126,13 @@ class Control:
 
     ENABLE = 1 << 0  # frames are received and sent; while 0 frames are not counted either
     RESET = 1 << 1  # write 1: soft reset; reads as 0
+
+
+class Filter:
+    """Bits of FILTER: frames that go to the management port instead of being dropped."""
+
+    MULTICAST = 1 << 0  # those to a multicast MAC address
+    PROMISCUOUS = 1 << 1  # those to a foreign unicast MAC address
 
 
 class DeviceStatus:

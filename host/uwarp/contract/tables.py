@@ -12,7 +12,7 @@ __all__ = ["CQ_ENTRY", "PORT_ENTRY", "QP_ENTRY", "REGION_ENTRY", "TABLES", "port
 
 QP_ENTRY = Structure(
     "qp_entry",
-    32,
+    72,
     "A queue pair.",
     (
         Field("state", 4, "QpState; receives in RTR and RTS, sends in RTS"),
@@ -31,6 +31,10 @@ QP_ENTRY = Structure(
         Field("_reserved1", 16),
         Field("sq_addr", 56, "DMA address of the send ring, in units of 64 octets"),
         Field("rq_addr", 56, "DMA address of the receive ring, in units of 64 octets"),
+        Field("peer_ip", 128, "whom it listens to: an IPv6 address, IPv4 mapped into it"),
+        Field("peer_mask", 128, "bits of peer_ip that must agree; 0 listens to every address"),
+        Field("peer_port", 16, "UDP port it listens to; 0 listens to every port"),
+        Field("_reserved2", 48),
     ),
 )
 

@@ -41,6 +41,8 @@ class Receiver:
         qp = self._tables.qps[datagram.qpn]
         if not qp.row.receives:
             return Counter.DROP_QP_STATE
+        if not qp.row.listens_to(datagram.source_ip, datagram.source_port):
+            return Counter.DROP_PEER
         if not qp.row.opcodes >> datagram.segment.opcode & 1:
             return Counter.DROP_QP_OPCODE
         if datagram.segment.opcode is Opcode.WRITE:

@@ -12,13 +12,14 @@ from uwarp.contract import (
     VERSION,
     Control,
     Doorbell,
+    Filter,
     Parameters,
     Register,
     Table,
 )
 
 from .clock import Clock
-from .verdict import Port
+from .network import Port
 
 __all__ = ["RegisterFile", "Target"]
 
@@ -99,6 +100,10 @@ class RegisterFile:
                 return self._port.ipv4
             case Register.MTU:
                 return self._port.mtu
+            case Register.FILTER:
+                return self._port.filter
+            case Register.IPV6:
+                return self._port.ipv6 >> 32 * index & _WORD
             case Register.IRQ_ENABLE:
                 return int(self.irq_enabled)
             case Register.IRQ_STATUS:
@@ -140,6 +145,11 @@ class RegisterFile:
                 self._port.ipv4 = value
             case Register.MTU:
                 self._port.mtu = value & 0xFFFF
+            case Register.FILTER:
+                self._port.filter = value & (Filter.MULTICAST | Filter.PROMISCUOUS)
+            case Register.IPV6:
+                self._port.ipv6 &= ~(_WORD << 32 * index)
+                self._port.ipv6 |= value << 32 * index
             case Register.IRQ_ENABLE:
                 self.irq_enabled = bool(value & 1)
             case Register.IRQ_STATUS:

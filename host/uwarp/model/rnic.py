@@ -10,12 +10,13 @@ from .clock import Clock
 from .closed import ClosedMessages
 from .completion import CompletionQueues
 from .memory import Memory
+from .network import Port
 from .receive import Receiver
 from .registers import RegisterFile
 from .tables import PortRow, QpRow, RegionRow, Tables
 from .trackers import Trackers
 from .transmit import Transmitter
-from .verdict import Port, examine
+from .verdict import examine
 
 __all__ = ["Rnic"]
 

@@ -33,10 +33,17 @@ class QpRow:
     opcodes: int
     sq_addr: int
     rq_addr: int
+    peer_ip: int
+    peer_mask: int
+    peer_port: int
 
     @classmethod
     def from_int(cls, value: int) -> QpRow:
         return cls(**vars(QP_ENTRY.from_int(value)))
+
+    def listens_to(self, ip: int, port: int) -> bool:
+        """Whether the peer filter lets a sender pass."""
+        return not (ip ^ self.peer_ip) & self.peer_mask and self.peer_port in (0, port)
 
     @property
     def receives(self) -> bool:

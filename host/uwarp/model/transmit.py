@@ -19,8 +19,8 @@ from uwarp.wire import (
 
 from .completion import CompletionQueues
 from .memory import Memory, try_read
+from .network import Port
 from .tables import QueuePair, RegionRow, Tables
-from .verdict import Port
 
 __all__ = ["Transmitter"]
 

@@ -7,9 +7,18 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from uwarp.wire import BROADCAST_IPV4, BROADCAST_MAC, ipv4_text, mac_text
+from uwarp.wire import (
+    BROADCAST_IPV4,
+    BROADCAST_MAC,
+    ip_number,
+    ip_text,
+    ipv4_of,
+    ipv4_text,
+    mac_text,
+)
 
 from .errors import VerbsUserError, refuse
 from .lifetime import Resource
@@ -18,7 +27,51 @@ if TYPE_CHECKING:
     from .context import PD
     from .work_completion import WC
 
-__all__ = ["AH", "GID", "AHAttr", "GlobalRoute"]
+__all__ = ["AH", "GID", "AHAttr", "GlobalRoute", "PeerFilter"]
+
+
+@dataclass(frozen=True)
+class PeerFilter:
+    """Which addresses a QP listens to: those that begin with the first ``prefix`` bits of ``ip``.
+
+    Parameters
+    ----------
+    ip : IPv4 or IPv6 address as text.
+    prefix : in bits of the address as it is written, 32 or 128; None means all of them.
+
+    Raises
+    ------
+    VerbsRDMAError
+        EINVAL
+    """
+
+    ip: str = "::"
+    prefix: int | None = 0
+
+    def __post_init__(self) -> None:
+        try:
+            ip_number(self.ip)
+        except ValueError:
+            raise refuse(f"peer_ip is {self.ip!r}; it takes an IPv4 or IPv6 address") from None
+        if self.prefix is None:
+            object.__setattr__(self, "prefix", self._bits)
+        elif not 0 <= self.prefix <= self._bits:
+            raise refuse(f"peer_prefix is {self.prefix}; with {self.ip} it takes 0 to {self._bits}")
+
+    @property
+    def _bits(self) -> int:
+        return 128 if ":" in self.ip else 32
+
+    @property
+    def number(self) -> int:
+        """The address in 128 bits."""
+        return ip_number(self.ip)
+
+    @property
+    def mask(self) -> int:
+        """The bits of it that must agree. An IPv4 prefix, even of 0 bits, keeps IPv6 out."""
+        assert self.prefix is not None
+        return (1 << 128) - (1 << self._bits - self.prefix)
 
 
 class GID:
@@ -31,12 +84,9 @@ class GID:
 
     def __init__(self, val: str | None = None) -> None:
         try:
-            address = ipaddress.ip_address(val or "::")
+            self._address = ipaddress.IPv6Address(ip_number(val or "::"))
         except ValueError:
             raise VerbsUserError(f"{val!r} is neither an IPv4 nor an IPv6 address") from None
-        if isinstance(address, ipaddress.IPv4Address):
-            address = ipaddress.IPv6Address(0xFFFF << 32 | int(address))
-        self._address = address
 
     @property
     def gid(self) -> str:
@@ -46,15 +96,13 @@ class GID:
     @property
     def ipv4(self) -> int | None:
         """The IPv4 address as a number, or None if it is another."""
-        mapped = self._address.ipv4_mapped
-        return None if mapped is None else int(mapped)
+        return ipv4_of(int(self._address))
 
     def __str__(self) -> str:
         return self.gid
 
     def __repr__(self) -> str:
-        mapped = self._address.ipv4_mapped
-        return f"GID({str(mapped or self._address)!r})"
+        return f"GID({ip_text(int(self._address))!r})"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, GID) and self._address == other._address
@@ -149,7 +197,10 @@ class AH(Resource):
             raise refuse("an address on Ethernet is a GID: give attr.gr, a GlobalRoute")
         address = route.dgid.ipv4
         if address is None:
-            raise refuse(f"{route.dgid!r} is no IPv4 address", errno.EAFNOSUPPORT)
+            raise refuse(
+                f"{route.dgid!r} is no IPv4 address; the device receives IPv6, it does not send it",
+                errno.EAFNOSUPPORT,
+            )
         if not address:
             raise refuse("0.0.0.0 is nobody's address")
         context = pd.context

@@ -49,6 +49,11 @@ class QPAttr:
         context's ``mtu``, which None stands for.
     timeout_us : silence after which a message that misses octets completes as partial, in
         microseconds. None leaves it as it is; it begins as 1000.
+    peer_ip, peer_prefix : whom it listens to: datagrams from other addresses than those that begin
+        with the first ``peer_prefix`` bits of ``peer_ip`` are dropped. ``peer_prefix`` None means
+        that address alone. ``peer_ip`` None leaves both as they are; they begin as ``"::"`` and 0:
+        everybody, of both families.
+    peer_port : UDP port that it listens to, 0 for any. None leaves it as it is; it begins as 0.
     """
 
     qp_state: int = e.IBV_QPS_INIT
@@ -56,3 +61,6 @@ class QPAttr:
     port_num: int = 1
     path_mtu: int | None = None
     timeout_us: float | None = None
+    peer_ip: str | None = None
+    peer_prefix: int | None = None
+    peer_port: int | None = None

@@ -23,7 +23,7 @@ from uwarp.contract import (
     doorbell_address,
 )
 from uwarp.device.base import Device
-from uwarp.wire import ipv4_number, ipv4_text, mac_number, mac_text
+from uwarp.wire import ip_number, ip_text, ipv4_number, ipv4_of, ipv4_text, mac_number, mac_text
 
 from .addressing import GID
 from .allocator import MapAllocator, Numbers
@@ -67,13 +67,14 @@ class DeviceAttr:
 
 @dataclass(frozen=True)
 class PortAttr:
-    """The port; MTUs in octets of an IPv4 datagram."""
+    """The port; MTUs in octets of an IP packet, whichever its version."""
 
     state: ibv_port_state
     max_mtu: int
     active_mtu: int
     mac: str
     ipv4: str
+    ipv6: str | None = None
     gid_tbl_len: int = 1
     link_layer: int = IBV_LINK_LAYER_ETHERNET
 
@@ -90,7 +91,9 @@ class Context(Resource):
     device : Device
     mac : MAC address of the port, as text or number.
     ipv4 : IPv4 address of the port, as text or number.
-    mtu : largest IPv4 datagram, octets: 576 to the device's ``max_mtu``.
+    mtu : largest IP packet, octets: 576 to the device's ``max_mtu``.
+    ipv6 : IPv6 address of the port, as text or number; None for none. The device receives datagrams
+        to it. It does not send over IPv6.
 
     Raises
     ------
@@ -99,11 +102,20 @@ class Context(Resource):
         ETIMEDOUT if the reset does not end, EINVAL for an address or MTU that cannot be.
     """
 
-    def __init__(self, *, device: Device, mac: str | int, ipv4: str | int, mtu: int = 1500) -> None:
+    def __init__(
+        self,
+        *,
+        device: Device,
+        mac: str | int,
+        ipv4: str | int,
+        mtu: int = 1500,
+        ipv6: str | int | None = None,
+    ) -> None:
         super().__init__()
         self.device = device
         self.name = device.name
         self.mac, self.ipv4 = _address("mac", mac), _address("ipv4", ipv4)
+        self.ipv6 = None if ipv6 is None else _address("ipv6", ipv6)
         magic, version = self._read(Register.MAGIC), self._read(Register.VERSION)
         if magic != MAGIC:
             raise refuse(f"{self.name} has magic {magic:#010x}, not {MAGIC:#010x}", errno.ENODEV)
@@ -139,9 +151,11 @@ class Context(Resource):
             (Register.MAC_HIGH, self.mac >> 32),
             (Register.IPV4, self.ipv4),
             (Register.MTU, mtu),
-            (Register.CONTROL, Control.ENABLE),
         ):
             self._write(register, value)
+        for word in range(Register.IPV6.value.count):
+            self._write(Register.IPV6, (self.ipv6 or 0) >> 32 * word & 0xFFFF_FFFF, word)
+        self._write(Register.CONTROL, Control.ENABLE)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{len(self._qps)} QPs, {len(self._regions)} MRs"
@@ -178,20 +192,33 @@ class Context(Resource):
             active_mtu=self.mtu,
             mac=mac_text(self.mac),
             ipv4=ipv4_text(self.ipv4),
+            ipv6=None if self.ipv6 is None else ip_text(self.ipv6),
+            gid_tbl_len=1 if self.ipv6 is None else 2,
         )
 
     def query_gid(self, port_num: int = 1, index: int = 0) -> GID:
-        """The port's own address. There is one, at index 0."""
+        """An address of the port: at index 0 the IPv4 one, mapped; at index 1 the IPv6 one, if any.
+
+        Raises EINVAL for another index.
+        """
         _check_port(port_num)
-        if index:
-            raise refuse(f"GID index {index}; the port has index 0 only")
-        return GID(ipv4_text(self.ipv4))
+        if index == 0:
+            return GID(ipv4_text(self.ipv4))
+        if index != 1 or self.ipv6 is None:
+            last = 0 if self.ipv6 is None else 1
+            raise refuse(f"GID index {index}; the port's last is {last}")
+        return GID(ip_text(self.ipv6))
 
     def add_neighbour(self, ip: str | int, mac: str | int) -> None:
         """Say which MAC address datagrams for ``ip`` go to: the peer's, or a gateway's.
 
-        An :class:`AH` takes it when it is made.
+        An :class:`AH` takes it when it is made. Raises EAFNOSUPPORT for IPv6, EINVAL.
         """
+        if isinstance(ip, str) and ":" in ip:
+            raise refuse(
+                f"{ip} is no IPv4 address; the device receives IPv6, it does not send it",
+                errno.EAFNOSUPPORT,
+            )
         self._neighbours[_address("ipv4", ip)] = _address("mac", mac)
 
     @property
@@ -303,14 +330,18 @@ def _check_port(port_num: int) -> None:
         raise refuse(f"port {port_num}; the device has port 1 only")
 
 
+_PARSERS = {"mac": (mac_number, 48), "ipv4": (ipv4_number, 32), "ipv6": (ip_number, 128)}
+
+
 def _address(kind: str, value: str | int) -> int:
-    """A unicast MAC or IPv4 address as a number. Raises EINVAL."""
-    parse, bits = (mac_number, 48) if kind == "mac" else (ipv4_number, 32)
+    """A unicast MAC, IPv4 or IPv6 address as a number. Raises EINVAL."""
+    parse, bits = _PARSERS[kind]
     try:
         number = parse(value) if isinstance(value, str) else value
     except ValueError as error:
         raise refuse(str(error)) from None
-    multicast = number >> 40 & 1 if kind == "mac" else number >> 28 >= 0xE
-    if not 0 < number < 1 << bits or multicast:
+    multicast = {"mac": number >> 40 & 1, "ipv4": number >> 28 >= 0xE, "ipv6": number >> 120 == 255}
+    foreign = kind == "ipv6" and ipv4_of(number) is not None
+    if not 0 < number < 1 << bits or multicast[kind] or foreign:
         raise refuse(f"{kind} is {value!r}; it takes the address of one station")
     return number

@@ -1,7 +1,7 @@
 """Numbers of the verbs API, with the names and values of ``infiniband/verbs.h``.
 
 Each enumeration is iterable, and each member is a constant of this module too. Members marked *own*
-are this project's: Write-Record and partial completion have no counterpart in that header.
+are this project's: Write-Record, partial completion and the peer filter have no counterpart there.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ __all__ = [
     "IBV_QPT_UC",
     "IBV_QPT_UD",
     "IBV_QP_PATH_MTU",
+    "IBV_QP_PEER",
     "IBV_QP_STATE",
     "IBV_QP_TIMEOUT",
     "IBV_SEND_FENCE",
@@ -95,6 +96,7 @@ class ibv_qp_attr_mask(IntFlag):
     IBV_QP_STATE = 1
     IBV_QP_PATH_MTU = 256
     IBV_QP_TIMEOUT = 512
+    IBV_QP_PEER = 1 << 30  # own: peer_ip, peer_prefix and peer_port
 
 
 class ibv_wr_opcode(IntEnum):
@@ -154,6 +156,7 @@ IBV_QPS_ERR = ibv_qp_state.IBV_QPS_ERR
 IBV_QP_STATE = ibv_qp_attr_mask.IBV_QP_STATE
 IBV_QP_PATH_MTU = ibv_qp_attr_mask.IBV_QP_PATH_MTU
 IBV_QP_TIMEOUT = ibv_qp_attr_mask.IBV_QP_TIMEOUT
+IBV_QP_PEER = ibv_qp_attr_mask.IBV_QP_PEER
 IBV_WR_RDMA_WRITE = ibv_wr_opcode.IBV_WR_RDMA_WRITE
 IBV_WR_RDMA_WRITE_WITH_IMM = ibv_wr_opcode.IBV_WR_RDMA_WRITE_WITH_IMM
 IBV_WR_SEND = ibv_wr_opcode.IBV_WR_SEND

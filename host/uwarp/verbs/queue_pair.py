@@ -19,6 +19,7 @@ from uwarp.contract import (
 from uwarp.wire import Opcode, segment_room
 
 from . import enums as e
+from .addressing import PeerFilter
 from .attributes import QPAttr, QPInitAttr
 from .completion import CQ
 from .context import MIN_MTU, PD
@@ -98,6 +99,8 @@ class QP(Resource):
         self._state = e.IBV_QPS_RESET
         self.path_mtu = context.mtu
         self._timeout_ticks = 0
+        self._peer = PeerFilter()
+        self._peer_port = 0
         self._set(QPAttr(timeout_us=1000))
         self._row = context._qp_rows.take()
         try:
@@ -177,6 +180,9 @@ class QP(Resource):
             cur_qp_state=self._state,
             path_mtu=self.path_mtu,
             timeout_us=self.timeout_us,
+            peer_ip=self._peer.ip,
+            peer_prefix=self._peer.prefix,
+            peer_port=self._peer_port,
         )
         init = QPInitAttr(
             self.qp_type,
@@ -190,20 +196,25 @@ class QP(Resource):
         return attr, init
 
     def modify(self, attr: QPAttr, attr_mask: int) -> None:
-        """Change what ``attr_mask`` names: IBV_QP_STATE, IBV_QP_PATH_MTU, IBV_QP_TIMEOUT.
+        """Change what ``attr_mask`` names: IBV_QP_STATE, IBV_QP_PATH_MTU, IBV_QP_TIMEOUT,
+        IBV_QP_PEER.
 
         To IBV_QPS_ERR and IBV_QPS_RESET from any state: work requests that have not completed do so
         with IBV_WC_WR_FLUSH_ERR, and messages that were open complete as partial first.
         """
         self._check_open()
-        known = int(e.IBV_QP_STATE | e.IBV_QP_PATH_MTU | e.IBV_QP_TIMEOUT)
+        known = int(e.IBV_QP_STATE | e.IBV_QP_PATH_MTU | e.IBV_QP_TIMEOUT | e.IBV_QP_PEER)
         if attr_mask & ~known:
             raise refuse(f"attr_mask is {attr_mask:#x}; it takes bits of {known:#x}")
+        peer = attr_mask & e.IBV_QP_PEER
         self._set(
             QPAttr(
                 port_num=attr.port_num,
                 path_mtu=attr.path_mtu if attr_mask & e.IBV_QP_PATH_MTU else None,
                 timeout_us=attr.timeout_us if attr_mask & e.IBV_QP_TIMEOUT else None,
+                peer_ip=attr.peer_ip if peer else None,
+                peer_prefix=attr.peer_prefix if peer else None,
+                peer_port=attr.peer_port if peer else None,
             )
         )
         if not attr_mask & e.IBV_QP_STATE:
@@ -232,6 +243,13 @@ class QP(Resource):
                 f"path_mtu is {mtu}; it takes {MIN_MTU} to {context.mtu}, octets of an IPv4 "
                 "datagram"
             )
+        if attr.peer_port is not None and not 0 <= attr.peer_port <= 65535:
+            raise refuse(f"peer_port is {attr.peer_port}; it takes 0 to 65535")
+        if attr.peer_ip is None and attr.peer_prefix is not None:
+            raise refuse("peer_prefix says nothing without peer_ip")
+        peer = self._peer
+        if attr.peer_ip is not None:
+            peer = PeerFilter(attr.peer_ip, attr.peer_prefix)
         if attr.timeout_us is not None:
             limits = context.query_device()
             ticks = -int(-attr.timeout_us * limits.clock_hz // (TICK_CYCLES * 1_000_000))
@@ -241,6 +259,9 @@ class QP(Resource):
                     f"to {limits.max_timeout_us}"
                 )
             self._timeout_ticks = ticks
+        self._peer = peer
+        if attr.peer_port is not None:
+            self._peer_port = attr.peer_port
         self.path_mtu = mtu
 
     def _change(self, state: e.ibv_qp_state) -> None:
@@ -266,6 +287,9 @@ class QP(Resource):
             opcodes=sum(1 << opcode for opcode in ACCEPTED),
             sq_addr=self._sq.memory.dma_address >> 6,
             rq_addr=self._rq.memory.dma_address >> 6,
+            peer_ip=self._peer.number,
+            peer_mask=self._peer.mask,
+            peer_port=self._peer_port,
         )
         self.context._write_row(Table.QP, self._row, row)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from uwarp.contract import CqeFlag
-from uwarp.wire import Opcode, ipv4_text
+from uwarp.wire import Opcode, ip_text
 
 from . import enums as e
 from .descriptors import SENT
@@ -39,7 +39,7 @@ def completion(qp: QP, entry: SimpleNamespace) -> WC:
         wc.opcode = SENT[entry.opcode]
         wc.wr_id = qp._sq.complete(entry.wqe_index)
         return wc
-    wc.src_ip, wc.src_qp = ipv4_text(entry.source_ip), entry.source_port
+    wc.src_ip, wc.src_qp = ip_text(entry.source_ip), entry.source_port
     if CqeFlag.IMMEDIATE in flags:
         wc.imm_data, wc.wc_flags = entry.immediate, e.IBV_WC_WITH_IMM
     if entry.opcode == Opcode.WRITE_RECORD:

@@ -22,7 +22,7 @@ class WC:
     opcode : ibv_wc_opcode
     byte_len : octets that arrived and are valid; of a send, octets sent.
     qp_num : our QP, by its UDP port.
-    src_qp, src_ip : the sender's UDP port and IPv4 address; 0 and None for a send.
+    src_qp, src_ip : the sender's UDP port and IPv4 or IPv6 address; 0 and None for a send.
     imm_data : if ``wc_flags`` has IBV_WC_WITH_IMM.
     msn : message sequence number; the sender's count of its messages.
     message_length : octets of the whole message.

@@ -1,43 +1,52 @@
-"""Ethernet, IPv4 and UDP around one datagram, as numbers in and octets out, and back."""
+"""Ethernet, VLAN tags, IPv4 or IPv6, and UDP around one datagram: numbers to octets, and back."""
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
 
-from .header import ETHERNET, IPV4, UDP
+from .header import ETHERNET, IPV4, IPV6, UDP, VLAN
 
 __all__ = [
     "BROADCAST_IPV4",
     "BROADCAST_MAC",
     "ETHERTYPE_IPV4",
+    "ETHERTYPE_IPV6",
+    "ETHERTYPE_QINQ",
+    "ETHERTYPE_VLAN",
     "FRAME_OVERHEAD",
     "IPV4_DONT_FRAGMENT",
     "IPV4_FRAGMENT_MASK",
+    "MAX_VLAN_TAGS",
     "MIN_FRAME",
+    "PROTOCOL_FRAGMENT",
     "PROTOCOL_UDP",
     "FrameError",
     "UdpFrame",
     "internet_sum",
-    "ipv4_number",
-    "ipv4_text",
-    "mac_number",
-    "mac_text",
+    "udp_sum",
+    "vlan_octets",
     "wire_octets",
 ]
 
 BROADCAST_MAC = 0xFFFF_FFFF_FFFF
 BROADCAST_IPV4 = 0xFFFF_FFFF
 ETHERTYPE_IPV4 = 0x0800
+ETHERTYPE_IPV6 = 0x86DD
+ETHERTYPE_VLAN = 0x8100  # IEEE 802.1Q, table 9-1: customer tag
+ETHERTYPE_QINQ = 0x88A8  # and service tag
+MAX_VLAN_TAGS = 2
 PROTOCOL_UDP = 17
+PROTOCOL_FRAGMENT = 44  # IPv6 fragment header (RFC 8200, section 4.5)
 IPV4_DONT_FRAGMENT = 0x4000
 IPV4_FRAGMENT_MASK = 0x3FFF  # MF and the offset
 MIN_FRAME = 60  # IEEE 802.3, clause 4A.2.3.2.4: 64 octets with FCS
 FRAME_OVERHEAD = 8 + 4 + 12  # preamble and SFD, FCS, inter-frame gap
 
+_TYPE = ETHERNET.offset("ethertype")  # VLAN tags go here, before the EtherType
+
 
 class FrameError(ValueError):
-    """Octets that are not one whole UDP datagram in IPv4 in Ethernet."""
+    """Octets that are not one whole UDP datagram in IPv4 or IPv6 in Ethernet."""
 
 
 def internet_sum(octets: bytes, start: int = 0) -> int:
@@ -50,35 +59,40 @@ def internet_sum(octets: bytes, start: int = 0) -> int:
     return total
 
 
+def udp_sum(addresses: bytes, datagram: bytes) -> int:
+    """Sum over pseudo header and UDP datagram: 0xFFFF if its checksum is right.
+
+    ``addresses`` are source and destination, of either family: the pseudo headers (RFC 768; RFC
+    8200, section 8.1) differ by zeros only.
+    """
+    return internet_sum(addresses + datagram, PROTOCOL_UDP + len(datagram))
+
+
+def vlan_octets(frame: bytes) -> int:
+    """Octets of the frame's VLAN tags, two at most."""
+    place = _TYPE
+    while place < _TYPE + MAX_VLAN_TAGS * VLAN.size and int.from_bytes(
+        frame[place : place + 2], "big"
+    ) in (ETHERTYPE_VLAN, ETHERTYPE_QINQ):
+        place += VLAN.size
+    return place - _TYPE
+
+
 def wire_octets(frame_length: int) -> int:
     """Octet times that a frame of ``frame_length`` octets (without FCS) takes, its gap included."""
     return max(frame_length, MIN_FRAME) + FRAME_OVERHEAD
 
 
-def mac_number(text: str) -> int:
-    """``02:00:00:00:00:01`` as a number. Raises ValueError."""
-    parts = text.split(":")
-    if len(parts) != 6 or not all(len(part) in (1, 2) for part in parts):
-        raise ValueError(f"{text!r} is no MAC address; write it as 02:00:00:00:00:01")
-    return int.from_bytes(bytes(int(part, 16) for part in parts), "big")
-
-
-def mac_text(number: int) -> str:
-    return number.to_bytes(6, "big").hex(":")
-
-
-def ipv4_number(text: str) -> int:
-    """``10.0.0.1`` as a number. Raises ValueError."""
-    return int(ipaddress.IPv4Address(text))
-
-
-def ipv4_text(number: int) -> str:
-    return str(ipaddress.IPv4Address(number))
-
-
 @dataclass(frozen=True, kw_only=True)
 class UdpFrame:
-    """A UDP datagram in an untagged IPv4 frame; MAC and IPv4 addresses as numbers."""
+    """A UDP datagram in a frame.
+
+    Attributes
+    ----------
+    dest_mac, source_mac : numbers.
+    source_ip, dest_ip : numbers, of 32 or 128 bits as ``ip_version`` (4 or 6) has it.
+    vlan_tags : each of 32 bits, 0x8100 or 0x88A8 in the upper 16; the outer one first.
+    """
 
     dest_mac: int
     source_mac: int
@@ -89,12 +103,34 @@ class UdpFrame:
     payload: bytes
     traffic_class: int = 0
     hop_limit: int = 64
+    ip_version: int = 4
+    vlan_tags: tuple[int, ...] = ()
 
     def encode(self) -> bytes:
         """The frame without FCS, padded to 60 octets. Raises ValueError for a field that does not
         fit."""
+        if self.ip_version not in (4, 6):
+            raise ValueError(f"ip_version is {self.ip_version}; it takes 4 or 6")
         udp_length = UDP.size + len(self.payload)
-        ip = IPV4.pack(
+        ethertype = ETHERTYPE_IPV4 if self.ip_version == 4 else ETHERTYPE_IPV6
+        ip = self._ipv4(udp_length) if self.ip_version == 4 else self._ipv6(udp_length)
+        table = IPV4 if self.ip_version == 4 else IPV6
+        fields = {
+            "source_port": self.source_port,
+            "destination_port": self.dest_port,
+            "length": udp_length,
+        }
+        total = udp_sum(ip[table.offset("source") :], UDP.pack(**fields) + self.payload)
+        udp = UDP.pack(**fields, checksum=0xFFFF ^ total or 0xFFFF)
+        ethernet = ETHERNET.pack(
+            destination=self.dest_mac, source=self.source_mac, ethertype=ethertype
+        )
+        tags = b"".join(VLAN.pack(tpid=tag >> 16, tci=tag & 0xFFFF) for tag in self.vlan_tags)
+        frame = ethernet[:_TYPE] + tags + ethernet[_TYPE:] + ip + udp + self.payload
+        return frame.ljust(MIN_FRAME, b"\0")
+
+    def _ipv4(self, udp_length: int) -> bytes:
+        header = IPV4.pack(
             version_ihl=0x45,
             traffic_class=self.traffic_class,
             total_length=IPV4.size + udp_length,
@@ -104,49 +140,96 @@ class UdpFrame:
             source=self.source_ip,
             destination=self.dest_ip,
         )
-        checksum = IPV4.offset("checksum")
-        ip = ip[:checksum] + (0xFFFF ^ internet_sum(ip)).to_bytes(2, "big") + ip[checksum + 2 :]
-        ports = {"source_port": self.source_port, "destination_port": self.dest_port}
-        pseudo = (
-            ip[IPV4.offset("source") :] + bytes((0, PROTOCOL_UDP)) + udp_length.to_bytes(2, "big")
+        place = IPV4.offset("checksum")
+        checksum = 0xFFFF ^ internet_sum(header)
+        return header[:place] + checksum.to_bytes(2, "big") + header[place + 2 :]
+
+    def _ipv6(self, udp_length: int) -> bytes:
+        if not 0 <= self.traffic_class < 256:
+            raise ValueError(f"traffic_class is {self.traffic_class}; it takes 0 to 255")
+        return IPV6.pack(
+            version_class_flow=6 << 28 | self.traffic_class << 20,
+            payload_length=udp_length,
+            next_header=PROTOCOL_UDP,
+            hop_limit=self.hop_limit,
+            source=self.source_ip,
+            destination=self.dest_ip,
         )
-        total = internet_sum(pseudo + UDP.pack(**ports, length=udp_length) + self.payload)
-        udp = UDP.pack(**ports, length=udp_length, checksum=0xFFFF ^ total or 0xFFFF)
-        ethernet = ETHERNET.pack(
-            destination=self.dest_mac, source=self.source_mac, ethertype=ETHERTYPE_IPV4
-        )
-        return (ethernet + ip + udp + self.payload).ljust(MIN_FRAME, b"\0")
 
     @classmethod
     def decode(cls, frame: bytes) -> UdpFrame:
-        """The datagram in ``frame``; IP options are skipped. Raises FrameError."""
+        """The datagram in ``frame``; IPv4 options and the IPv6 flow label are skipped.
+
+        Raises FrameError, for IPv6 with extension headers among others.
+        """
+        tags = frame[_TYPE : _TYPE + vlan_octets(frame)]
+        untagged = frame[:_TYPE] + frame[_TYPE + len(tags) :]
         try:
-            ethernet = ETHERNET.unpack(frame)
-            if ethernet["ethertype"] != ETHERTYPE_IPV4:
-                raise FrameError(f"EtherType {ethernet['ethertype']:#06x} is not IPv4")
-            ip = IPV4.unpack(frame, ETHERNET.size)
-            header = 4 * (ip["version_ihl"] & 15)
-            if ip["version_ihl"] >> 4 != 4 or header < IPV4.size:
-                raise FrameError(f"IPv4 begins with {ip['version_ihl']:#04x}")
-            if ip["protocol"] != PROTOCOL_UDP or ip["flags_fragment"] & IPV4_FRAGMENT_MASK:
-                raise FrameError("not a whole UDP datagram")
-            start = ETHERNET.size + header
-            end = ETHERNET.size + ip["total_length"]
-            udp = UDP.unpack(frame[:end], start)
+            ethernet = ETHERNET.unpack(untagged)
+            packet = untagged[ETHERNET.size :]
+            if ethernet["ethertype"] == ETHERTYPE_IPV4:
+                version = 4
+                fields, data = _decode_ipv4(packet)
+            elif ethernet["ethertype"] == ETHERTYPE_IPV6:
+                version = 6
+                fields, data = _decode_ipv6(packet)
+            else:
+                raise FrameError(f"EtherType {ethernet['ethertype']:#06x} is neither IPv4 nor IPv6")
+            udp = UDP.unpack(data)
         except FrameError:
             raise
         except ValueError as error:
             raise FrameError(str(error)) from None
-        if not UDP.size <= udp["length"] <= end - start or end > len(frame):
-            raise FrameError(f"UDP length {udp['length']} in {end - start} octets of IPv4 payload")
+        if not UDP.size <= udp["length"] <= len(data):
+            raise FrameError(f"UDP length {udp['length']} in {len(data)} octets of IP payload")
         return cls(
             dest_mac=ethernet["destination"],
             source_mac=ethernet["source"],
-            source_ip=ip["source"],
-            dest_ip=ip["destination"],
             source_port=udp["source_port"],
             dest_port=udp["destination_port"],
-            payload=frame[start + UDP.size : start + udp["length"]],
-            traffic_class=ip["traffic_class"],
-            hop_limit=ip["ttl"],
+            payload=data[UDP.size : udp["length"]],
+            ip_version=version,
+            vlan_tags=tuple(
+                int.from_bytes(tags[place : place + VLAN.size], "big")
+                for place in range(0, len(tags), VLAN.size)
+            ),
+            **fields,
         )
+
+
+def _decode_ipv4(packet: bytes) -> tuple[dict[str, int], bytes]:
+    """The fields of UdpFrame that an IPv4 header gives, and the IP payload."""
+    ip = IPV4.unpack(packet)
+    header = 4 * (ip["version_ihl"] & 15)
+    if ip["version_ihl"] >> 4 != 4 or header < IPV4.size:
+        raise FrameError(f"IPv4 begins with {ip['version_ihl']:#04x}")
+    if ip["total_length"] > len(packet):
+        raise FrameError(f"IPv4 total length {ip['total_length']}, {len(packet)} octets left")
+    if ip["protocol"] != PROTOCOL_UDP or ip["flags_fragment"] & IPV4_FRAGMENT_MASK:
+        raise FrameError("not a whole UDP datagram")
+    fields = {
+        "source_ip": ip["source"],
+        "dest_ip": ip["destination"],
+        "traffic_class": ip["traffic_class"],
+        "hop_limit": ip["ttl"],
+    }
+    return fields, packet[header : ip["total_length"]]
+
+
+def _decode_ipv6(packet: bytes) -> tuple[dict[str, int], bytes]:
+    """The fields of UdpFrame that an IPv6 header gives, and the IP payload."""
+    ip = IPV6.unpack(packet)
+    data = packet[IPV6.size : IPV6.size + ip["payload_length"]]
+    if ip["version_class_flow"] >> 28 != 6:
+        raise FrameError(f"IPv6 begins with {packet[0]:#04x}")
+    if ip["payload_length"] > len(data):
+        raise FrameError(f"IPv6 payload length {ip['payload_length']}, {len(data)} octets left")
+    if ip["next_header"] != PROTOCOL_UDP:
+        raise FrameError("not a whole UDP datagram")
+    fields = {
+        "source_ip": ip["source"],
+        "dest_ip": ip["destination"],
+        "traffic_class": ip["version_class_flow"] >> 20 & 0xFF,
+        "hop_limit": ip["hop_limit"],
+    }
+    return fields, data

@@ -8,11 +8,13 @@ __all__ = [
     "ETHERNET",
     "IMMEDIATE",
     "IPV4",
+    "IPV6",
     "READ_REQUEST",
     "RECORD",
     "TAGGED",
     "UDP",
     "UNTAGGED",
+    "VLAN",
     "Header",
 ]
 
@@ -69,6 +71,8 @@ class Header:
 
 ETHERNET = Header("ethernet", (("destination", 6), ("source", 6), ("ethertype", 2)))
 
+VLAN = Header("vlan", (("tpid", 2), ("tci", 2)))  # before the EtherType (IEEE 802.1Q, 9.3)
+
 IPV4 = Header(
     "ipv4",
     (
@@ -82,6 +86,18 @@ IPV4 = Header(
         ("checksum", 2),
         ("source", 4),
         ("destination", 4),
+    ),
+)
+
+IPV6 = Header(
+    "ipv6",
+    (
+        ("version_class_flow", 4),  # version 4 bits, traffic class 8, flow label 20
+        ("payload_length", 2),
+        ("next_header", 1),
+        ("hop_limit", 1),
+        ("source", 16),
+        ("destination", 16),
     ),
 )
 

@@ -1,0 +1,137 @@
+"""The checks of an IP header, of either version, as its words go by.
+
+An IPv4 header begins at octet 14 of a realigned frame, or, ``early``, at octet 10; that of IPv6
+always does the latter::
+
+    word      |1              |2              |3              |4              |5     |6
+    IPv4      |            vi |tl    fo    p  |      s   s  d |d
+    IPv4 early|    vi  tl     |fo    p      s |s  d   d       |
+    IPv6      |    v       pl |n  s  s  s   s |...          s |s  d  d  d   d |... d |d
+
+v version, i header length, tl total length, fo fragment, p protocol, s source, d destination, pl
+payload length, n next header.
+"""
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from ..layouts import PortConfig
+from .headers import (
+    EARLY_HEADER,
+    ETHERNET_HEADER,
+    IPV6_HEADER,
+    NEXT_FRAGMENT,
+    PROTOCOL_UDP,
+)
+from .word import FrameWord
+
+__all__ = ["NetworkCheck"]
+
+
+class NetworkCheck(wiring.Component):
+    """What is wrong with the IP header, but its checksum.
+
+    Each result is right for a word of the frame from 2 cycles after it on, if the words up to it
+    held what it tells of: of the header's first 12 octets from word 3 on, of the whole from its
+    last word on. They stay until the next frame's word 1.
+
+    Attributes
+    ----------
+    word : In(FrameWord)
+    config : In(PortConfig)
+    udp_index : Out(4)
+        Index of the word with the header's last octets, right when word 2 is ``word``; below 4 if
+        the header is shorter than it may be.
+    payload_length : Out(16)
+        Octets of the IP payload, one cycle earlier than the other results.
+    malformed : Out(1)
+        Another version than the type says, or a header longer than the datagram.
+    short : Out(1)
+        The frame up to this word does not hold the header, or not the datagram.
+    fragment, other_protocol, other_address, broadcast : Out(1)
+    """
+
+    word: In(FrameWord)
+    config: In(PortConfig)
+    udp_index: Out(4)
+    payload_length: Out(16)
+    malformed: Out(1)
+    short: Out(1)
+    fragment: Out(1)
+    other_protocol: Out(1)
+    other_address: Out(1)
+    broadcast: Out(1)
+
+    def elaborate(self, platform):
+        m = Module()
+        word = self.word
+        octets = [word.data.word_select(i, 8) for i in range(8)]
+        lanes = [Cat(octets[2 * i + 1], octets[2 * i]) for i in range(4)]
+
+        def in_word(index):
+            return m.If(word.valid & (word.index == index))
+
+        # The header's length in units of 4 octets.
+        units = Signal(4)
+        length = Signal(16)
+        wrong_version = Signal()
+        version_octet = Mux(word.early, octets[2], octets[6])
+        with in_word(1):
+            m.d.sync += [
+                units.eq(Mux(word.ipv6, IPV6_HEADER // 4, version_octet[:4])),
+                wrong_version.eq(version_octet[4:] != Mux(word.ipv6, 6, 4)),
+                length.eq(Mux(word.ipv6, lanes[3], lanes[2])),
+            ]
+        protocol = Mux(word.early, Mux(word.ipv6, octets[0], octets[3]), octets[7])
+        # More Fragments and the offset; the reserved bit and Don't Fragment are not looked at.
+        offset = Mux(word.early, lanes[0], lanes[2])[:14]
+        with in_word(2):
+            m.d.sync += [
+                self.other_protocol.eq(protocol != PROTOCOL_UDP),
+                self.fragment.eq(Mux(word.ipv6, protocol == NEXT_FRAGMENT, offset != 0)),
+            ]
+            with m.If(~word.early):
+                m.d.sync += length.eq(lanes[0])
+
+        payload = Signal(17)
+        end = Signal(17)
+        header_end = Mux(word.early, EARLY_HEADER, ETHERNET_HEADER)
+        m.d.comb += [
+            self.udp_index.eq((units + 3)[1:]),
+            self.payload_length.eq(payload),
+        ]
+        m.d.sync += [
+            payload.eq(length - Mux(word.ipv6, 0, units << 2)),
+            end.eq(length + Mux(word.ipv6, EARLY_HEADER + IPV6_HEADER, header_end)),
+            self.malformed.eq(wrong_version | payload[16]),
+            # The header's last two octets are the first ones of step 1.
+            self.short.eq(
+                (word.step == 0)
+                | ((word.step == 1) & (word.last_octet == 0))
+                | (end > word.position + 1)
+            ),
+        ]
+
+        # Two halves of an IPv4 address, three words of an IPv6 one.
+        ipv4, ipv6 = self.config.ipv4, self.config.ipv6
+        ours4, all_ones = Signal(2), Signal(2)
+        ours6 = Signal(3)
+        halves = (Mux(word.early, lanes[1], lanes[3]), Mux(word.early, lanes[2], lanes[0]))
+        with in_word(3):
+            m.d.sync += [ours4[0].eq(halves[0] == ipv4[16:]), all_ones[0].eq(halves[0].all())]
+        with m.If(word.valid & (word.index == Mux(word.early, 3, 4))):
+            m.d.sync += [ours4[1].eq(halves[1] == ipv4[:16]), all_ones[1].eq(halves[1].all())]
+        with in_word(4):
+            m.d.sync += ours6[0].eq(Cat(*lanes[:0:-1]) == ipv6[80:])
+        with in_word(5):
+            m.d.sync += ours6[1].eq(Cat(*lanes[::-1]) == ipv6[16:80])
+        with in_word(6):
+            m.d.sync += ours6[2].eq(lanes[0] == ipv6[:16])
+        is_ipv6 = Signal()
+        m.d.sync += is_ipv6.eq(word.ipv6)
+        m.d.comb += [
+            self.broadcast.eq(all_ones.all() & ~is_ipv6),
+            self.other_address.eq(Mux(is_ipv6, ~ours6.all(), ~(ours4.all() | all_ones.all()))),
+        ]
+        return m

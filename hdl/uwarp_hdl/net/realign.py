@@ -1,0 +1,166 @@
+"""VLAN tags taken out of a frame, and its UDP header brought to a fixed place within words.
+
+A VLAN tag has 4 octets, an IPv4 header a multiple of 4, that of IPv6 40; so the UDP header of any
+frame begins 2 or 6 octets into a word. As many units of 4 octets are taken out before the IP header
+as there are tags, and one more if the UDP header is not 2 octets into a word then. What goes is in
+truth the source MAC address, which nobody looks at, and what follows it::
+
+    unit           0   1   2   3    4   5   6   7   8   9
+    MAC, type     |dst |src    |type, IPv4 (5)         |UDP    as it comes
+    one tag       |dst |src    |tag |type, IPv4        |UDP    without unit 2
+    6 words       |dst |src    |type, IPv4 (6)             |UDP    without unit 2
+    tag, 6 words  |dst |src    |tag |type, IPv4 (6)            |UDP    without units 2 and 3
+
+Units are numbered from the frame's first octet, two to a word.
+"""
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+from ..layouts import PacketBeat
+from .headers import ETHERTYPE_IPV4, ETHERTYPE_IPV6, TAG_TYPES
+from .word import FrameWord
+
+__all__ = ["Realigner"]
+
+
+class UnitKind(data.Struct):
+    """What the 4 octets of a unit are if they begin with a number of type or tag."""
+
+    tag: 1
+    ipv4: 1
+    ipv6: 1
+
+
+def unit_kind(unit):
+    number = Cat(unit[8:16], unit[:8])
+    return Cat(
+        Cat(number == value for value in TAG_TYPES).any(),
+        number == ETHERTYPE_IPV4,
+        number == ETHERTYPE_IPV6,
+    )
+
+
+class Realigner(wiring.Component):
+    """Take out tags and align the UDP header to octet 2 of a word.
+
+    A word a cycle; a frame's last word leaves two cycles after it came, others two cycles after
+    they came or, if that is later, one cycle after the next one. A frame gets fewer words, never
+    none, and never one that is empty. The IP header of what leaves begins at octet 10 of the frame
+    if ``early``, else at 14. A frame that ends within tags or type ends before that.
+
+    Attributes
+    ----------
+    beat : In(PacketBeat)
+    beat_valid : In(1)
+    word : Out(FrameWord)
+        With ``ipv4``, ``ipv6`` and ``early`` right from word 1 on, without numbers. Combinational.
+    """
+
+    beat: In(PacketBeat)
+    beat_valid: In(1)
+    word: Out(FrameWord)
+
+    def elaborate(self, platform):
+        m = Module()
+        beat, word = self.beat, self.word
+
+        # Words come to ``following``, which never waits, and go on to ``held``, which waits for the
+        # rest of its frame.
+        following = Signal(FrameWord)
+        first, at_start = Signal(), Signal(init=1)
+        low_kind, high_kind = Signal(UnitKind), Signal(UnitKind)
+        m.d.sync += following.valid.eq(self.beat_valid)
+        with m.If(self.beat_valid):
+            m.d.sync += [
+                following.data.eq(beat.data),
+                following.last_octet.eq(beat.count - 1),
+                following.last.eq(beat.last),
+                following.error.eq(beat.error | (following.error & ~at_start)),
+                first.eq(at_start),
+                at_start.eq(beat.last),
+                low_kind.as_value().eq(unit_kind(beat.data[:32])),
+                high_kind.as_value().eq(unit_kind(beat.data[32:])),
+            ]
+
+        held = Signal(FrameWord)
+        held_first, is_second = Signal(), Signal()
+        held_kind = Signal(UnitKind)
+        leaves = Signal()
+        m.d.comb += leaves.eq(held.valid & (held.last | following.valid))
+        with m.If(following.valid):
+            m.d.sync += [
+                held.eq(following),
+                held_first.eq(first),
+                is_second.eq(held_first & ~first),
+                held_kind.eq(high_kind),
+            ]
+        with m.Elif(leaves):
+            m.d.sync += held.valid.eq(0)
+
+        # The frame has octets in each of the three units that may hold the type.
+        has_unit3 = ~held.last | held.last_octet[2]
+        has_unit4 = ~held.last
+        has_unit5 = has_unit4 & (~following.last | following.last_octet[2])
+        tagged, twice = Signal(), Signal()
+        kind = Signal(UnitKind)
+        m.d.comb += [
+            tagged.eq(held_kind.tag & has_unit3),
+            twice.eq(tagged & low_kind.tag & has_unit4),
+        ]
+        # The last bit is the lowest one of IPv4's header length.
+        even = Signal()
+        with m.If(twice):
+            _choose(m, kind, even, has_unit5, high_kind, following.data[48])
+        with m.Elif(tagged):
+            _choose(m, kind, even, has_unit4, low_kind, following.data[16])
+        with m.Else():
+            _choose(m, kind, even, has_unit3, held_kind, held.data[48])
+
+        # A word begins with the second unit of one that came if it is ``shifted``.
+        shifted, was_shifted = Signal(), Signal()
+        dropped = Signal()
+        early = kind.ipv6 | (kind.ipv4 & even)
+        properties = Cat(word.ipv4, word.ipv6, word.early)
+        kept = Signal.like(properties)
+        m.d.comb += [shifted.eq(was_shifted), properties.eq(kept)]
+        with m.If(is_second):
+            m.d.comb += [
+                shifted.eq(tagged ^ twice ^ early),
+                dropped.eq(twice | (tagged & early)),
+                properties.eq(Cat(kind.ipv4, kind.ipv6, early)),
+            ]
+        with m.If(leaves):
+            m.d.sync += [was_shifted.eq(shifted & ~held.last), kept.eq(properties)]
+
+        ends_next = following.last & ~following.last_octet[2]
+        last_word = Mux(held.last, held.last_octet, following.last_octet)
+        with m.If(shifted):
+            m.d.comb += [
+                word.data.eq(Cat(held.data[32:], following.data[:32])),
+                # Of the last word 4 octets are gone; one that is not has those of the next.
+                word.last_octet[:2].eq(Mux(word.last, last_word[:2], 3)),
+                word.last_octet[2].eq(~held.last),
+                word.last.eq(held.last | ends_next),
+                word.error.eq(held.error | (~held.last & ends_next & following.error)),
+                word.valid.eq(leaves & (~held.last | held.last_octet[2])),
+            ]
+        with m.Else():
+            m.d.comb += [
+                word.data.eq(held.data),
+                word.last_octet.eq(held.last_octet),
+                word.last.eq(held.last),
+                word.error.eq(held.error),
+                word.valid.eq(leaves),
+            ]
+        with m.If(dropped):
+            m.d.comb += word.valid.eq(0)
+        return m
+
+
+def _choose(m, kind, even, is_there, found, length_bit):
+    m.d.comb += [
+        kind.as_value().eq(Mux(is_there, found.as_value(), 0)),
+        even.eq(~length_bit),
+    ]

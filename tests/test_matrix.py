@@ -1,0 +1,61 @@
+"""Every kind of header around every kind of datagram, against the model: P3 to P9, P13, P31.
+
+``sim_tb.matrix`` makes the frames with scapy and says what each must end in. The gateware gets the
+same frames in ``test_bench_nic``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter as Multiset
+
+import pytest
+
+from sim_tb.matrix import TAGS, Target, matrix
+from tests.host import IPV4, IPV6, MAC
+from tests.model_bench import PORT, QPN, make_bench
+from uwarp.contract import Counter
+from uwarp.wire import ip_text, ipv4_text, mac_text
+
+SEED = 1
+
+
+@pytest.mark.parametrize("tags", TAGS, ids=lambda tags: tags.name)
+def test_p3_p4_p5_p6_p8_p9_p13_p19_p31_matrix(tags) -> None:
+    bench = make_bench()
+    host, region = bench.host, bench.plain
+    target = Target(
+        mac=mac_text(MAC),
+        ipv4=ipv4_text(IPV4),
+        ipv6=ip_text(IPV6),
+        port=PORT,
+        stag=region.stag,
+        to=region.base_to,
+        length=region.length,
+    )
+    found: Multiset[Counter] = Multiset()
+    for case in matrix(target, random.Random(SEED), tags=[tags]):
+        if case.takes_receive:
+            host.post_receive(QPN, bench.mapped.base_to, 40, bench.mapped.stag)
+        before, writes = list(bench.nic.counters), len(bench.memory.writes)
+        bench.nic.receive(case.frame)
+        changed = {
+            counter
+            for counter in Counter
+            if bench.nic.counters[counter] != before[counter] and counter is not Counter.CQES
+        }
+        what = f"{case.name} (seed {SEED}): {case.frame.hex()}"
+        assert changed == {Counter.RX_FRAMES, case.expected}, what
+        found[case.expected] += 1
+        if case.expected is Counter.RX_PLACED:
+            payload = bench.memory.read(*bench.memory.writes[writes])
+            assert payload in case.frame, what
+            assert all(cqe.valid == len(payload) for cqe in host.poll_all()), what
+        else:
+            assert bench.memory.writes[writes:] == [], what
+    host.check_sum()
+    assert {counter: host.counter(counter) for counter in found} == found
+    assert host.counter(Counter.RX_FRAMES) == found.total() == 9 * 10 * 50
+    # Three IP headers and three of UDP lead to the five segments that are placed.
+    assert found[Counter.RX_PLACED] == 3 * 3 * 5
+    assert len(found) == 10
