@@ -66,6 +66,7 @@ class ReceiverBench:
         self.reserved = 0
         self.cycle = 0
         self.on_completion = lambda completion: None
+        self.background = []
 
     async def tables(self, ctx):
         """Rows, a cycle after their index; and the strobes."""
@@ -182,6 +183,7 @@ class ReceiverBench:
                 self.feed_words,
                 self.memory.serve,
                 self.map_memory.serve,
+                *self.background,
             ],
             max_cycles=max_cycles,
         )

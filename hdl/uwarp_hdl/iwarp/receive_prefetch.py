@@ -21,7 +21,7 @@ from ..interfaces import ReadClientSignature, TableReadSignature
 from ..layouts import QP_ROW, RECV_WQE_LAYOUT
 from ..stream.queue import Queue
 
-__all__ = ["CachedReceive", "ReceivePrefetch", "default_depth", "fill_layout"]
+__all__ = ["CachedReceive", "ReceivePrefetch", "check_depth", "default_depth", "fill_layout"]
 
 FLIGHTS = 8
 HINTS = 16
@@ -37,6 +37,11 @@ def default_depth(parameters: Parameters) -> int:
     payload words before theirs.
     """
     return min(64, max(8, CACHED_WQES // parameters.n_qp))
+
+
+def check_depth(depth: int) -> None:
+    if depth not in (1 << log2 for log2 in range(2, 11)):
+        raise ValueError(f"depth is {depth!r}; it takes a power of two from 4 to 1024")
 
 
 class CachedReceive(data.Struct):
@@ -100,8 +105,7 @@ class ReceivePrefetch(wiring.Component):
     """
 
     def __init__(self, parameters: Parameters, depth: int):
-        if depth not in (1 << log2 for log2 in range(2, 11)):
-            raise ValueError(f"depth is {depth!r}; it takes a power of two from 4 to 1024")
+        check_depth(depth)
         self._parameters = parameters
         self._depth = depth
         qpn = exact_log2(parameters.n_qp)

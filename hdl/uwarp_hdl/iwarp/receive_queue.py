@@ -19,7 +19,7 @@ from uwarp.contract import Parameters
 
 from ..interfaces import ReadClientSignature, TableReadSignature
 from ..layouts import QP_ROW, RingDoorbell
-from .receive_prefetch import CachedReceive, ReceivePrefetch, default_depth
+from .receive_prefetch import CachedReceive, ReceivePrefetch, check_depth, default_depth
 
 __all__ = ["PostedReceive", "ReceiveLookupSignature", "ReceiveQueue"]
 
@@ -94,6 +94,7 @@ class ReceiveQueue(wiring.Component):
     def __init__(self, parameters: Parameters, depth: int | None = None):
         self._parameters = parameters
         self._depth = default_depth(parameters) if depth is None else depth
+        check_depth(self._depth)
         super().__init__(
             {
                 "doorbells": In(stream.Signature(RingDoorbell)),
