@@ -23,6 +23,7 @@ from .iwarp.frame_sender import FrameSender
 from .iwarp.payload_reader import PayloadReader
 from .iwarp.place import Placer
 from .iwarp.receive import DatagramReceiver
+from .iwarp.receive_prefetch import ReceivePrefetch, default_depth
 from .iwarp.receive_queue import ReceiveQueue
 from .iwarp.scheduler import SendScheduler
 from .iwarp.segment import Segmenter
@@ -48,6 +49,7 @@ UNITS: dict[str, Factory] = {
     "frame_receiver": FrameReceiver,
     "segment_check": SegmentCheck,
     "receive_queue": ReceiveQueue,
+    "receive_prefetch": lambda parameters: ReceivePrefetch(parameters, default_depth(parameters)),
     "dispatch": Dispatch,
     "trackers": Trackers,
     "closed_messages": ClosedMessages,

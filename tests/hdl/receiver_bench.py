@@ -1,5 +1,7 @@
 """A DatagramReceiver with tables, rings, CQs and memory around it."""
 
+from collections import deque
+
 from receive_bench import (
     HostMemory,
     bits_of,
@@ -38,11 +40,13 @@ def datagram(opcode=0xC, payload_length=0, **fields):
 class ReceiverBench:
     """Feeds datagrams and collects what comes of them.
 
-    ``stall`` is the probability of a pause on every stream; ``delay`` the cycles of a write answer.
-    CQs in ``full`` have no free slot.
+    ``stall`` is the probability of a pause on every stream; ``delay`` the cycles of a write answer,
+    ``wqe_delay`` those from a read burst to its first word. CQs in ``full`` have no free slot.
     """
 
-    def __init__(self, parameters, qps, regions, receives, full, rng, stall=0.0, delay=None):
+    def __init__(
+        self, parameters, qps, regions, receives, full, rng, stall=0.0, delay=None, wqe_delay=None
+    ):
         self.dut = dut = DatagramReceiver(parameters)
         self.qps = qps
         self.regions = [
@@ -55,11 +59,14 @@ class ReceiverBench:
         delay = delay or (lambda: 3 + rng.randrange(20))
         self.memory = HostMemory(dut.payload_write, rng, stall, delay)
         self.map_memory = HostMemory(dut.map_write, rng, stall, delay)
+        self.wqe_delay = wqe_delay or (lambda: 1 + rng.randrange(20))
+        self.wqe_answers = deque()
         self.outcomes = []
         self.completed = []
         self.reserved = 0
         self.cycle = 0
         self.on_completion = lambda completion: None
+        self.background = []
 
     async def tables(self, ctx):
         """Rows, a cycle after their index; and the strobes."""
@@ -90,29 +97,40 @@ class ReceiverBench:
             self.reserved += granted
             await put_stream(ctx, credits.granted, [int(granted)], self.rng, self.stall)
 
-    async def wqe_reads(self, ctx):
-        client = self.dut.wqe_read
+    async def wqe_bursts(self, ctx):
         while True:
-            burst = await take(ctx, client.bursts, self.rng, self.stall)
-            assert burst.beats == 3
-            qpn, octet = divmod(burst.address, 0x1000)
-            assert octet % 32 == 0
-            ring = 1 << self.qps[qpn]["rq_log2"]
-            posted = self.receives[qpn]
-            assert len(posted) <= ring, "more receives than the ring holds"
-            sge = posted[octet // 32]
-            wqe = RECV_WQE.to_int(
-                sge0_addr=sge["addr"], sge0_length=sge["length"], sge0_lkey=sge["lkey"]
-            )
-            beats = [
-                {
-                    "data": wqe >> 64 * beat & (1 << 64) - 1,
-                    "last": beat == 3,
-                    "error": beat == sge.get("error", -1),
-                }
-                for beat in range(4)
-            ]
-            await put_stream(ctx, client.beats, beats, self.rng, self.stall)
+            burst = await take(ctx, self.dut.wqe_read.bursts, self.rng, self.stall)
+            self.wqe_answers.append((self.cycle + self.wqe_delay(), burst))
+
+    async def wqe_reads(self, ctx):
+        while True:
+            while not self.wqe_answers or self.wqe_answers[0][0] > self.cycle:
+                await ctx.tick()
+            _, burst = self.wqe_answers.popleft()
+            first, octet = divmod(burst.address, 32)
+            assert octet == 0 and burst.beats % 4 == 3
+            beats = []
+            for slot in range(first, first + (burst.beats + 1) // 4):
+                qpn, index = divmod(slot, 0x1000 // 32)
+                assert self.qps[qpn]["state"] in (QpState.RTR, QpState.RTS)
+                ring = 1 << self.qps[qpn]["rq_log2"]
+                posted = self.receives[qpn]
+                assert len(posted) <= ring, "more receives than the ring holds"
+                assert index < len(posted), "a read beyond the producer index"
+                sge = posted[index]
+                wqe = RECV_WQE.to_int(
+                    sge0_addr=sge["addr"], sge0_length=sge["length"], sge0_lkey=sge["lkey"]
+                )
+                beats += [
+                    {
+                        "data": wqe >> 64 * beat & (1 << 64) - 1,
+                        "last": 0,
+                        "error": beat == sge.get("error", -1),
+                    }
+                    for beat in range(4)
+                ]
+            beats[-1]["last"] = 1
+            await put_stream(ctx, self.dut.wqe_read.beats, beats, self.rng, self.stall)
 
     async def completions(self, ctx):
         while True:
@@ -159,11 +177,13 @@ class ReceiverBench:
             background=[
                 self.tables,
                 self.credits,
+                self.wqe_bursts,
                 self.wqe_reads,
                 self.completions,
                 self.feed_words,
                 self.memory.serve,
                 self.map_memory.serve,
+                *self.background,
             ],
             max_cycles=max_cycles,
         )

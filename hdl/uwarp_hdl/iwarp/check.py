@@ -1,7 +1,7 @@
 """The checks that need only a datagram, its QP, its region, and for a Send the posted receive.
 
     datagrams -> rows -> differences -> sums -> granules -> verdict -> segments
-                  ^ receive WQE (Send)
+                  '-> receive (Send) -> region -^
 
 Messages, closed or open, are the business of the unit behind (:mod:`.dispatch`).
 """
@@ -16,7 +16,7 @@ from uwarp.contract import Access, Counter, Parameters, QpState
 from ..interfaces import TableReadSignature
 from ..layouts import QP_ROW, REGION_ROW, Datagram
 from .receive_layouts import granule_width, offset_width, segment_layout
-from .receive_queue import PostedReceive, ring_layout
+from .receive_queue import PostedReceive, ReceiveLookupSignature
 
 __all__ = ["RECORD", "WRITE", "SegmentCheck"]
 
@@ -31,8 +31,8 @@ def receives(qp):
 class SegmentCheck(wiring.Component):
     """Checks of section 3 of the device behaviour but those that ask for messages and CQ slots.
 
-    One tagged datagram in 7 cycles. A Send waits until ``quiet``, since the datagrams before it
-    may take receives of the same QP, then for its WQE; 8 cycles more.
+    One tagged datagram in 7 cycles, a Send in 10 or, after a pause, 11. A Send waits for its WQE if
+    that is not in the cache; and is given out only when the Send before it has met its fate.
 
     Of a Send checks 7, 9 and 10 are not in ``drop`` but in ``receive``: they come after others that
     are not made here.
@@ -41,10 +41,7 @@ class SegmentCheck(wiring.Component):
     -------
     datagrams : In(stream of Datagram)
     qp, region : Out(TableReadSignature)
-    requests : Out(stream of ring)
-    receives : In(stream of PostedReceive)
-    quiet : In(1)
-        No segment given out is still at work.
+    look : Out(ReceiveLookupSignature)
     segments : Out(stream of segment)
     active : Out(1)
         A datagram is in here.
@@ -57,9 +54,7 @@ class SegmentCheck(wiring.Component):
                 "datagrams": In(stream.Signature(Datagram)),
                 "qp": Out(TableReadSignature(QP_ROW, exact_log2(parameters.n_qp))),
                 "region": Out(TableReadSignature(REGION_ROW, exact_log2(parameters.n_region))),
-                "requests": Out(stream.Signature(ring_layout(parameters))),
-                "receives": In(stream.Signature(PostedReceive)),
-                "quiet": In(1),
+                "look": Out(ReceiveLookupSignature(parameters)),
                 "segments": Out(stream.Signature(segment_layout(parameters))),
                 "active": Out(1),
             }
@@ -88,10 +83,14 @@ class SegmentCheck(wiring.Component):
         message_end = Signal(33)
 
         incoming = self.datagrams.payload
+        look = self.look
+        m.d.comb += look.qpn.eq(datagram.qpn)
         with m.FSM() as fsm:
             with m.State("IDLE"):
                 m.d.comb += [
                     self.datagrams.ready.eq(1),
+                    look.lookup.eq(self.datagrams.valid),
+                    look.qpn.eq(incoming.qpn),
                     self.qp.index.eq(incoming.qpn),
                     self.region.index.eq(incoming.stag[8:]),
                 ]
@@ -114,30 +113,27 @@ class SegmentCheck(wiring.Component):
                 with m.If(self.datagrams.valid):
                     m.next = "ROWS"
             with m.State("ROWS"):
-                m.d.comb += [self.qp.index.eq(datagram.qpn), self.region.index.eq(stag[8:])]
+                m.d.comb += look.lookup.eq(1)
                 m.d.sync += [qp.eq(self.qp.row), region.eq(self.region.row)]
                 m.next = "DIFFERENCES"
                 # Nothing is read for a QP that is not up: its ring may be gone.
                 with m.If(is_send & receives(self.qp.row)):
-                    m.next = "REQUEST"
-            with m.State("REQUEST"):
-                m.d.comb += self.requests.valid.eq(self.quiet)
-                with m.If(self.quiet & self.requests.ready):
                     m.next = "RECEIVE"
             with m.State("RECEIVE"):
-                m.d.comb += self.receives.ready.eq(1)
-                m.d.sync += [
-                    receive.eq(self.receives.payload),
-                    stag.eq(self.receives.payload.lkey),
-                    segment_start.eq(self.receives.payload.addr),
-                    extent_start.eq(self.receives.payload.addr),
-                    extent_length.eq(self.receives.payload.length),
+                m.d.comb += [
+                    look.lookup.eq(1),
+                    look.waiting.eq(1),
+                    self.region.index.eq(look.receive.lkey[8:]),
                 ]
-                with m.If(self.receives.valid):
-                    m.next = "LKEY"
-            with m.State("LKEY"):
-                m.d.comb += self.region.index.eq(stag[8:])
-                m.next = "REGION"
+                m.d.sync += [
+                    receive.eq(look.receive),
+                    stag.eq(look.receive.lkey),
+                    segment_start.eq(look.receive.addr),
+                    extent_start.eq(look.receive.addr),
+                    extent_length.eq(look.receive.length),
+                ]
+                with m.If(look.known):
+                    m.next = "REGION"
             with m.State("REGION"):
                 m.d.sync += region.eq(self.region.row)
                 m.next = "DIFFERENCES"
@@ -148,17 +144,21 @@ class SegmentCheck(wiring.Component):
             with m.State("GRANULES"):
                 m.next = "VERDICT"
             with m.State("VERDICT"):
-                m.next = "SEGMENT"
+                with m.If(~look.unsettled):
+                    m.next = "SEGMENT"
+                    with m.If(look.wrong):
+                        m.next = "RECEIVE"
             with m.State("SEGMENT"):
-                m.d.comb += self.segments.valid.eq(1)
+                m.d.comb += [
+                    self.segments.valid.eq(1),
+                    look.lookup.eq(self.datagrams.valid),
+                    look.qpn.eq(incoming.qpn),
+                    look.offered.eq(1),
+                    look.given.eq(self.segments.ready),
+                ]
                 with m.If(self.segments.ready):
                     m.next = "IDLE"
-        m.d.comb += [
-            self.active.eq(~fsm.ongoing("IDLE")),
-            self.requests.payload.qpn.eq(datagram.qpn),
-            self.requests.payload.log2.eq(qp.rq_log2),
-            self.requests.payload.addr.eq(qp.rq_addr),
-        ]
+        m.d.comb += self.active.eq(~fsm.ongoing("IDLE"))
 
         # Each register below is right two, three, ... cycles after the rows and stays so: the
         # states only count the cycles.
@@ -277,6 +277,11 @@ class SegmentCheck(wiring.Component):
             verdict = Mux(failed, counter, verdict)
         m.d.sync += segment.drop.eq(verdict)
         m.d.comb += [
+            look.may_take.eq(
+                (segment.drop == 0)
+                & segment.receive.available
+                & (segment.receive.fault | ~segment.receive.short)
+            ),
             segment.datagram.eq(datagram),
             segment.cq.eq(qp.recv_cq),
             segment.timeout.eq(qp.timeout),

@@ -10,7 +10,6 @@ A segment of an open message and a single datagram take 4 to 6 cycles, with a CQ
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
-from amaranth.utils import exact_log2
 
 from uwarp.contract import Counter, CqeFlag, Parameters, Status
 
@@ -75,7 +74,10 @@ class Dispatch(wiring.Component):
     marks : Out(stream of bit range)
     marked, count : In
         Answer to ``marks``.
-    consume, consume_qpn : Out
+    settle : Out(1)
+        Strobe: the segment at work has met its fate.
+    consume : Out(1)
+        With ``settle``: it is a Send that uses up its receive.
     events : Out
         Strobes by Counter: RX_PLACED and the drops of section 3.
     quiet : Out(1)
@@ -104,8 +106,8 @@ class Dispatch(wiring.Component):
                 "marks": Out(stream.Signature(bit_range_layout(parameters))),
                 "marked": In(1),
                 "count": In(9),
+                "settle": Out(1),
                 "consume": Out(1),
-                "consume_qpn": Out(exact_log2(parameters.n_qp)),
                 "events": Out(len(Counter)),
                 "quiet": Out(1),
                 "open_count": Out(range(parameters.n_tracker + 1)),
@@ -297,6 +299,7 @@ class Dispatch(wiring.Component):
             self.places.payload.offset.eq(datagram.payload_offset),
             self.places.payload.drop.eq(plan.drop != 0),
             self.ticket.eq(self.numbered + (issue & places_now)),
+            self.settle.eq(issue),
             self.consume.eq(issue & plan.consume),
             closed.insert.eq((issue & plan.remember) | close),
         ]
@@ -368,7 +371,6 @@ class Dispatch(wiring.Component):
         m.d.comb += [
             marking.eq(~mark_fsm.ongoing("IDLE")),
             self.quiet.eq(fsm.ongoing("LOOKUP") & ~marking),
-            self.consume_qpn.eq(datagram.qpn),
         ]
         return m
 

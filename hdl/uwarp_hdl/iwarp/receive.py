@@ -7,7 +7,7 @@ datagrams -> [SegmentCheck] -> [Dispatch] -----------------> [CompletionQueue] -
 payload ----------------------> [Placer] --> payload_write
 """
 
-from amaranth.hdl import Module, Signal
+from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
@@ -45,7 +45,7 @@ class DatagramReceiver(wiring.Component):
     """Sections 3 to 5 of the device behaviour, and the receive side of section 6.
 
     A word of payload a cycle; a Write, a single Write-Record or a segment of an open one in at most
-    10 cycles. A Send takes the latency of its WQE's read besides.
+    10 cycles, a Send in 11. A Send whose WQE has not been read ahead waits for it.
 
     Members
     -------
@@ -103,12 +103,10 @@ class DatagramReceiver(wiring.Component):
         m.submodules.snapshot = snapshot = MapSnapshot(parameters)
         m.submodules.completion_queue = completion_queue = CompletionQueue()
 
-        wiring.connect(m, wiring.flipped(self.qp), check.qp)
         wiring.connect(m, wiring.flipped(self.region), check.region)
         wiring.connect(m, wiring.flipped(self.doorbells), receive_queue.doorbells)
         wiring.connect(m, wiring.flipped(self.wqe_read), receive_queue.wqe_read)
-        wiring.connect(m, check.requests, receive_queue.requests)
-        wiring.connect(m, receive_queue.receives, check.receives)
+        wiring.connect(m, check.look, receive_queue.look)
         wiring.connect(m, check.segments, dispatch.segments)
 
         wiring.connect(m, wiring.flipped(self.credits), dispatch.credits)
@@ -133,9 +131,11 @@ class DatagramReceiver(wiring.Component):
             check.datagrams.payload.eq(self.datagrams.payload),
             check.datagrams.valid.eq(self.datagrams.valid & ready),
             self.datagrams.ready.eq(check.datagrams.ready & ready),
-            check.quiet.eq(dispatch.quiet),
+            self.qp.index.eq(Mux(receive_queue.qp_used, receive_queue.qp.index, check.qp.index)),
+            check.qp.row.eq(self.qp.row),
+            receive_queue.qp.row.eq(self.qp.row),
+            receive_queue.settle.eq(dispatch.settle),
             receive_queue.consume.eq(dispatch.consume),
-            receive_queue.consume_qpn.eq(dispatch.consume_qpn),
             dispatch.tick.eq(self.time[exact_log2(TICK_CYCLES) :]),
             dispatch.crowded.eq(completion_queue.crowded),
             dispatch.snapshot_idle.eq(snapshot.idle),

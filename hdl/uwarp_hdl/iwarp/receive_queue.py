@@ -1,61 +1,108 @@
-"""Receive rings: their indices, and the fetch of the oldest posted receive."""
+"""Receive rings: their indices, and the oldest posted receive of a QP.
 
-from amaranth.hdl import C, Cat, Module, Mux, Signal
+::
+
+    doorbells --> producer, consumer, filled --> index --> cache of WQEs --> receive
+                     ^ consume           ^                   ^
+                                         +- ReceivePrefetch -+ <-- memory
+
+The receive of a Send is looked up before it is known whether the Send ahead of it takes one: it is
+guessed, and looked up again after a wrong guess.
+"""
+
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from uwarp.contract import Parameters
 
-from ..interfaces import ReadClientSignature
-from ..layouts import RECV_WQE_LAYOUT, RingDoorbell
+from ..interfaces import ReadClientSignature, TableReadSignature
+from ..layouts import QP_ROW, RingDoorbell
+from .receive_prefetch import CachedReceive, ReceivePrefetch, check_depth, default_depth
 
-__all__ = ["PostedReceive", "ReceiveQueue", "ring_layout"]
-
-
-def ring_layout(parameters: Parameters) -> data.StructLayout:
-    """A QP and the place of its receive ring, as in the QP's row."""
-    return data.StructLayout({"qpn": exact_log2(parameters.n_qp), "log2": 4, "addr": 56})
+__all__ = ["PostedReceive", "ReceiveLookupSignature", "ReceiveQueue"]
 
 
 class PostedReceive(data.Struct):
-    """The oldest posted receive, if ``available``. ``error``: its WQE could not be read."""
+    """A posted receive, if ``available``. ``error``: its WQE could not be read."""
 
     available: 1
     error: 1
-    index: 16
+    index: 32
     addr: 64
     length: 32
     lkey: 32
 
 
-class ReceiveQueue(wiring.Component):
-    """Look at a QP's oldest posted receive; take it later with ``consume``.
+class ReceiveLookupSignature(wiring.Signature):
+    """The receive for a datagram, looked up beside its other checks, one datagram at a time.
 
-    An empty ring is answered in 3 cycles, another in 8 and the read's latency. One request at a
-    time.
+    ``lookup`` is high with the datagram's ``qpn`` in each cycle that may serve. ``receive`` belongs
+    to a lookup of 4 cycles before; it is taken in a cycle with ``waiting`` and ``known``. Before
+    the datagram is ``offered`` to the unit behind, ``unsettled`` must be low, and so must
+    ``wrong``: else its receive is to be looked up once more. While it is offered ``may_take`` says
+    whether it takes its receive unless it is late or its CQ is full, and lookups are for the next
+    one. ``given`` strobes when it is taken.
+    """
+
+    def __init__(self, parameters: Parameters) -> None:
+        super().__init__(
+            {
+                "lookup": Out(1),
+                "qpn": Out(exact_log2(parameters.n_qp)),
+                "waiting": Out(1),
+                "known": In(1),
+                "receive": In(PostedReceive),
+                "unsettled": In(1),
+                "wrong": In(1),
+                "offered": Out(1),
+                "may_take": Out(1),
+                "given": Out(1),
+            }
+        )
+
+
+class ReceiveQueue(wiring.Component):
+    """Receives of all QPs, in the order of their rings.
+
+    A lookup takes 4 cycles, one can begin in each. One whose WQE is not in the cache yet becomes
+    known when it is, at most 5 cycles after its last word. A doorbell that clears a QP waits until
+    no Send of that QP and no read is on its way: then its ring is read no more.
+
+    Parameters
+    ----------
+    parameters : Parameters
+    depth : int
+        Receives of each QP in the cache. By default as many as ``default_depth`` says.
 
     Members
     -------
     doorbells : In(stream of RingDoorbell)
-    requests : In(stream of ring)
-    receives : Out(stream of PostedReceive)
-    consume, consume_qpn : In
-        The oldest posted receive is used up. Not before it was asked for.
+    look : In(ReceiveLookupSignature)
+    settle, consume : In(1)
+        ``settle`` strobes when the last datagram given has met its fate, with ``consume`` if it
+        was a Send that uses up its receive.
+    qp : Out(TableReadSignature)
+    qp_used : Out(1)
+        ``qp.index`` is in use in this cycle. Never in one with ``lookup`` but without ``waiting``.
     wqe_read : Out(ReadClientSignature)
     busy : Out(1)
         After a reset, until all indices are 0.
     """
 
-    def __init__(self, parameters: Parameters):
+    def __init__(self, parameters: Parameters, depth: int | None = None):
         self._parameters = parameters
+        self._depth = default_depth(parameters) if depth is None else depth
+        check_depth(self._depth)
         super().__init__(
             {
                 "doorbells": In(stream.Signature(RingDoorbell)),
-                "requests": In(stream.Signature(ring_layout(parameters))),
-                "receives": Out(stream.Signature(PostedReceive)),
+                "look": In(ReceiveLookupSignature(parameters)),
+                "settle": In(1),
                 "consume": In(1),
-                "consume_qpn": In(exact_log2(parameters.n_qp)),
+                "qp": Out(TableReadSignature(QP_ROW, exact_log2(parameters.n_qp))),
+                "qp_used": Out(1),
                 "wqe_read": Out(ReadClientSignature()),
                 "busy": Out(1),
             }
@@ -64,91 +111,191 @@ class ReceiveQueue(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         n = self._parameters.n_qp
+        width = exact_log2(n)
+        cache_bits = exact_log2(self._depth)
+        level_bits = cache_bits + 1
+        m.submodules.prefetch = prefetch = ReceivePrefetch(self._parameters, self._depth)
         m.submodules.producers = producers = memory.Memory(shape=32, depth=n, init=[])
         m.submodules.consumers = consumers = memory.Memory(shape=32, depth=n, init=[])
+        m.submodules.filled = filled = memory.Memory(shape=level_bits, depth=n, init=[])
+        m.submodules.cache = cache = memory.Memory(
+            shape=CachedReceive, depth=n * self._depth, init=[]
+        )
         producer_write = producers.write_port()
-        producer = producers.read_port(transparent_for=(producer_write,))
         consumer_write = consumers.write_port()
+        filled_write = filled.write_port()
+        cache_write = cache.write_port()
+        producer = producers.read_port(transparent_for=(producer_write,))
         consumer = consumers.read_port(transparent_for=(consumer_write,))
+        filled_end = filled.read_port(transparent_for=(filled_write,))
+        cached = cache.read_port()
 
+        # The Send between its lookup and the unit behind, and the one there.
+        look = self.look
+        held = Signal()
+        held_qpn = Signal(width)
+        held_next = Signal(32)
+        sent = Signal()
+        sent_qpn = Signal(width)
+        sent_next = Signal(32)
+        sent_may_take = Signal()
+        sent_guess = Signal()
+        doubt = Signal()
+        guess = Signal()
+        consumed = Signal()
+        misguessed = Signal()
+        m.d.comb += [
+            guess.eq(look.may_take & ~doubt),
+            consumed.eq(sent & self.settle & self.consume),
+            misguessed.eq(
+                sent & self.settle & (self.consume != sent_guess) & (sent_qpn == look.qpn)
+            ),
+            look.unsettled.eq(held & sent),
+        ]
+        with m.If(look.waiting):
+            m.d.sync += [
+                held.eq(look.known),
+                held_qpn.eq(look.qpn),
+                held_next.eq(look.receive.index + 1),
+                look.wrong.eq(misguessed),
+            ]
+        with m.Elif(held & misguessed):
+            m.d.sync += look.wrong.eq(1)
+        with m.If(self.settle):
+            m.d.sync += sent.eq(0)
+            with m.If(sent & sent_may_take):
+                m.d.sync += doubt.eq(~self.consume)
+        with m.If(look.given & held):
+            m.d.sync += [
+                held.eq(0),
+                sent.eq(1),
+                sent_qpn.eq(held_qpn),
+                sent_next.eq(held_next),
+                sent_may_take.eq(look.may_take),
+                sent_guess.eq(guess),
+            ]
+
+        # Doorbells.
         sweeping = Signal(init=1)
         sweep = Signal(range(n))
         m.d.comb += self.busy.eq(sweeping)
         with m.If(sweeping):
             m.d.sync += [sweep.eq(sweep + 1), sweeping.eq(~sweep.all())]
-
-        # The consumer at the read port is that of the last request, hence of consume. A reset may
-        # have emptied the ring since.
         doorbell = self.doorbells.payload
+        resetting = Signal()
+        reset = Signal()
         rung = Signal()
-        consumed = self.consume & (producer.data != consumer.data)
+
+        def is_reset(qpn):
+            return doorbell.qpn[:width] == qpn
+
         m.d.comb += [
-            self.doorbells.ready.eq(~sweeping & ~self.consume),
+            resetting.eq(self.doorbells.valid & doorbell.reset & (doorbell.qpn < n)),
+            self.doorbells.ready.eq(
+                ~sweeping
+                & ~consumed
+                & (
+                    ~resetting
+                    | (prefetch.idle & ~(held & is_reset(held_qpn)) & ~(sent & is_reset(sent_qpn)))
+                )
+            ),
             rung.eq(self.doorbells.valid & self.doorbells.ready & (doorbell.qpn < n)),
+            reset.eq(rung & doorbell.reset),
             producer_write.en.eq(sweeping | rung),
             producer_write.addr.eq(Mux(sweeping, sweep, doorbell.qpn)),
             producer_write.data.eq(Mux(sweeping | doorbell.reset, 0, doorbell.index)),
-            consumer_write.en.eq(sweeping | consumed | (rung & doorbell.reset)),
-            consumer_write.addr.eq(
-                Mux(sweeping, sweep, Mux(self.consume, self.consume_qpn, doorbell.qpn))
-            ),
-            consumer_write.data.eq(Mux(self.consume & ~sweeping, consumer.data + 1, 0)),
+            consumer_write.en.eq(sweeping | consumed | reset),
+            consumer_write.addr.eq(Mux(sweeping, sweep, Mux(consumed, sent_qpn, doorbell.qpn))),
+            consumer_write.data.eq(Mux(consumed, sent_next, 0)),
+            filled_write.en.eq(sweeping | reset | prefetch.fill),
+            filled_write.addr.eq(prefetch.filled.qpn),
+            filled_write.data.eq(prefetch.filled.index + 1),
+            cache_write.en.eq(prefetch.fill),
+            cache_write.addr.eq(Cat(prefetch.filled.index[:cache_bits], prefetch.filled.qpn)),
+            cache_write.data.eq(prefetch.filled.receive),
+            prefetch.pause.eq(sweeping | resetting),
+            prefetch.clear.eq(sweeping | reset),
+            prefetch.clear_qpn.eq(Mux(sweeping, sweep, doorbell.qpn)),
+            prefetch.hint.eq(consumed | (rung & ~doorbell.reset)),
+            prefetch.hint_qpn.eq(Mux(consumed, sent_qpn, doorbell.qpn)),
+        ]
+        with m.If(sweeping | reset):
+            m.d.comb += [filled_write.addr.eq(prefetch.clear_qpn), filled_write.data.eq(0)]
+
+        # The prefetch uses the read ports in cycles that no lookup needs.
+        qpn = Signal(width)
+        flush = Signal()
+        lent = Signal()
+        m.d.comb += [
+            prefetch.look_taken.eq(look.lookup & ~look.waiting),
+            lent.eq(prefetch.look & ~prefetch.look_taken),
+            qpn.eq(Mux(lent, prefetch.look_qpn, look.qpn)),
+            producer.addr.eq(qpn),
+            consumer.addr.eq(qpn),
+            filled_end.addr.eq(qpn),
+            self.qp.index.eq(prefetch.look_qpn),
+            self.qp_used.eq(lent),
+            prefetch.qp.row.eq(self.qp.row),
+            flush.eq(misguessed | reset),
         ]
 
-        ring = Signal(ring_layout(self._parameters))
-        slot = Signal(15)
-        address = Signal(64)
-        receive = self.receives.payload
-        burst = self.wqe_read.bursts
-        beat = self.wqe_read.beats
-        words = Signal(192)
+        # Lookup: valid[k], ahead[k] and so on are those of k cycles before.
+        valid_0, ahead_0 = Signal(), Signal()
+        valid, ahead = Signal(5), Signal(4)
+        qpn_1, qpn_2 = Signal(width), Signal(width)
+        producer_2, consumer_2 = Signal(32), Signal(32)
+        filled_2 = Signal(level_bits)
+        index_2, index_3 = Signal(32), Signal(32)
+        posted_3 = Signal(32)
+        level_3 = Signal(level_bits)
+        receive_4 = Signal(PostedReceive)
+        present_4 = Signal()
         m.d.comb += [
-            producer.addr.eq(ring.qpn),
-            consumer.addr.eq(ring.qpn),
-            burst.payload.address.eq(address),
-            burst.payload.beats.eq(len(RECV_WQE_LAYOUT.const({}).as_value()) // 64 - 1),
-            beat.ready.eq(1),
+            valid_0.eq(look.lookup & ~lent),
+            ahead_0.eq(
+                Mux(
+                    look.offered & held,
+                    guess & (held_qpn == look.qpn),
+                    sent & ~self.settle & sent_guess & (sent_qpn == look.qpn),
+                )
+            ),
+            index_2.eq(consumer_2 + ahead[2]),
+            cached.addr.eq(Cat(index_2[:cache_bits], qpn_2)),
+            prefetch.producer.eq(producer_2),
+            prefetch.consumer.eq(consumer_2),
         ]
-        with m.FSM():
-            with m.State("IDLE"):
-                m.d.comb += self.requests.ready.eq(~sweeping)
-                with m.If(self.requests.valid & ~sweeping):
-                    m.d.sync += [ring.eq(self.requests.payload), receive.eq(0)]
-                    m.next = "INDICES"
-            with m.State("INDICES"):
-                m.next = "COMPARE"
-            with m.State("COMPARE"):
-                m.d.sync += [
-                    receive.available.eq(producer.data != consumer.data),
-                    receive.index.eq(consumer.data),
-                    slot.eq(consumer.data & ((C(1, 16) << ring.log2) - 1)),
-                ]
-                m.next = "ADDRESS"
-                with m.If(producer.data == consumer.data):
-                    m.next = "ANSWER"
-            with m.State("ADDRESS"):
-                m.d.sync += address.eq(Cat(C(0, 6), ring.addr) + Cat(C(0, 5), slot))
-                m.next = "BURST"
-            with m.State("BURST"):
-                m.d.comb += burst.valid.eq(1)
-                with m.If(burst.ready):
-                    m.next = "WORDS"
-            with m.State("WORDS"):
-                with m.If(beat.valid):
-                    m.d.sync += [
-                        words.eq(Cat(words[64:], beat.payload.data)),
-                        receive.error.eq(receive.error | beat.payload.error),
-                    ]
-                    with m.If(beat.payload.last):
-                        wqe = data.View(RECV_WQE_LAYOUT, Cat(words, beat.payload.data))
-                        m.d.sync += [
-                            receive.addr.eq(wqe.sge0_addr),
-                            receive.length.eq(wqe.sge0_length),
-                            receive.lkey.eq(wqe.sge0_lkey),
-                        ]
-                        m.next = "ANSWER"
-            with m.State("ANSWER"):
-                m.d.comb += self.receives.valid.eq(1)
-                with m.If(self.receives.ready):
-                    m.next = "IDLE"
+        m.d.sync += [
+            valid.eq(Mux(flush, 0, Cat(0, valid_0, valid[1:]))),
+            ahead.eq(Cat(0, ahead_0, ahead[1:])),
+            qpn_1.eq(qpn),
+            qpn_2.eq(qpn_1),
+            producer_2.eq(producer.data),
+            consumer_2.eq(consumer.data),
+            filled_2.eq(filled_end.data),
+            index_3.eq(index_2),
+            posted_3.eq(producer_2 - consumer_2),
+            level_3.eq(filled_2 - consumer_2),
+            receive_4.available.eq(posted_3 != ahead[3]),
+            receive_4.index.eq(index_3),
+            present_4.eq(level_3 > ahead[3]),
+        ]
+        for name in ("addr", "length", "lkey", "error"):
+            m.d.sync += receive_4[name].eq(cached.data[name])
+
+        # A QP that has gone down is not read, so a Send that waits for a WQE finds none.
+        refused = Signal()
+        with m.If(~look.waiting):
+            m.d.sync += refused.eq(0)
+        with m.Elif(prefetch.refuse & (prefetch.look_qpn == look.qpn)):
+            m.d.sync += refused.eq(1)
+        absent = receive_4.available & ~present_4 & ~refused
+        m.d.comb += [
+            look.receive.eq(receive_4),
+            look.receive.available.eq(receive_4.available & ~refused),
+            look.known.eq(valid[4] & ~absent & ~(resetting & is_reset(look.qpn))),
+            prefetch.miss.eq(look.waiting & valid[4] & absent),
+            prefetch.miss_qpn.eq(look.qpn),
+            prefetch.waiting.eq(look.waiting),
+        ]
+        wiring.connect(m, wiring.flipped(self.wqe_read), prefetch.read)
         return m

@@ -1,0 +1,304 @@
+"""Receive WQEs read ahead of the Sends that take them.
+
+::
+
+    hints (FIFO) --+--> look: indices, QP row --> burst --> memory --> words --> fills
+    miss ----------+                         '--> flights (FIFO) --------^
+
+A hint or a miss takes 7 cycles to the burst; the QP goes on, a burst every 8 cycles, until its
+share of the cache is full, a miss of another QP is served between two bursts. Up to ``FLIGHTS``
+bursts of up to 8 WQEs, 32 words, are on their way; words always have a place.
+"""
+
+from amaranth.hdl import C, Cat, Module, Mux, Signal
+from amaranth.lib import data, fifo, memory, wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
+
+from uwarp.contract import RECV_WQE, Parameters, QpState
+
+from ..interfaces import ReadClientSignature, TableReadSignature
+from ..layouts import QP_ROW, RECV_WQE_LAYOUT
+from ..stream.queue import Queue
+
+__all__ = ["CachedReceive", "ReceivePrefetch", "check_depth", "default_depth", "fill_layout"]
+
+FLIGHTS = 8
+HINTS = 16
+LARGEST_BURST = 8
+WQE_WORDS = RECV_WQE.size // 8
+CACHED_WQES = 4096
+
+
+def default_depth(parameters: Parameters) -> int:
+    """WQEs of a QP that are held: 64 at most.
+
+    At 11 cycles a Send, 64 last for 1.1 us of latency more than the bus takes for 8 bursts of
+    payload words before theirs.
+    """
+    return min(64, max(8, CACHED_WQES // parameters.n_qp))
+
+
+def check_depth(depth: int) -> None:
+    if depth not in (1 << log2 for log2 in range(2, 11)):
+        raise ValueError(f"depth is {depth!r}; it takes a power of two from 4 to 1024")
+
+
+class CachedReceive(data.Struct):
+    """What is kept of a WQE. ``error``: it could not be read."""
+
+    addr: 64
+    length: 32
+    lkey: 32
+    error: 1
+
+
+def fill_layout(parameters: Parameters) -> data.StructLayout:
+    """A WQE that was read: the one at the free-running ``index``, modulo 2^16, of a QP's ring."""
+    return data.StructLayout(
+        {"qpn": exact_log2(parameters.n_qp), "index": 16, "receive": CachedReceive}
+    )
+
+
+class ReceivePrefetch(wiring.Component):
+    """Keep ``depth`` receives of each QP read, from its consumer index on.
+
+    No burst goes beyond the producer index or the ring's end, or crosses a multiple of 256 octets
+    (hence no 4 KiB page). Short ones, which only the producer index or the cache's room would end,
+    wait until less than half of ``depth`` is held or on its way. Nothing is read for a QP that is
+    neither in RTR nor in RTS.
+
+    Parameters
+    ----------
+    parameters : Parameters
+    depth : int
+        A power of two, 4 to 1024.
+
+    Members
+    -------
+    hint, hint_qpn : In
+        A QP that may have receives to read. Forgotten if ``HINTS`` others wait.
+    miss, miss_qpn : In
+        A Send waits for a receive of this QP.
+    waiting : In(1)
+        A Send waits, be it for a lookup; low between two.
+    refuse : Out(1)
+        Strobe: nothing is read for ``look_qpn``, for which a Send waits.
+    look, look_qpn : Out
+        The row and the indices of a QP are to be read.
+    look_taken : In(1)
+        Not in this cycle.
+    qp : Out(TableReadSignature)
+    producer, consumer : In(32)
+        Of ``look_qpn``, two cycles after ``look``.
+    pause : In(1)
+        Begin nothing.
+    idle : Out(1)
+        Nothing is on its way.
+    clear, clear_qpn : In
+        Indices of this QP begin at 0. Only while ``idle`` and ``pause``.
+    read : Out(ReadClientSignature)
+    fill : Out(1)
+        Strobe.
+    filled : Out
+        WQEs of each QP come in the order of its ring.
+    """
+
+    def __init__(self, parameters: Parameters, depth: int):
+        check_depth(depth)
+        self._parameters = parameters
+        self._depth = depth
+        qpn = exact_log2(parameters.n_qp)
+        super().__init__(
+            {
+                "hint": In(1),
+                "hint_qpn": In(qpn),
+                "miss": In(1),
+                "miss_qpn": In(qpn),
+                "waiting": In(1),
+                "refuse": Out(1),
+                "look": Out(1),
+                "look_qpn": Out(qpn),
+                "look_taken": In(1),
+                "qp": Out(TableReadSignature(QP_ROW, qpn)),
+                "producer": In(32),
+                "consumer": In(32),
+                "pause": In(1),
+                "idle": Out(1),
+                "clear": In(1),
+                "clear_qpn": In(qpn),
+                "read": Out(ReadClientSignature()),
+                "fill": Out(1),
+                "filled": Out(fill_layout(parameters)),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        flight_shape = data.StructLayout({"qpn": len(self.look_qpn), "index": 16})
+        m.submodules.flights = flights = fifo.SyncFIFO(width=flight_shape.size, depth=FLIGHTS)
+        flying = Signal()
+        m.d.comb += flying.eq((flights.level != 0) | self.fill)
+        self._ask(m, flights, flying)
+        self._take(m, flights, data.View(flight_shape, flights.r_data))
+        return m
+
+    def _ask(self, m, flights, flying):
+        depth = self._depth
+        largest = min(LARGEST_BURST, depth // 2)
+        level_bits = exact_log2(depth) + 1
+
+        def clip(value):
+            return Mux(value >= largest, largest, value[: exact_log2(largest) + 1])
+
+        def least(a, b):
+            return Mux(a < b, a, b)
+
+        m.submodules.hints = hints = Queue(len(self.hint_qpn), HINTS)
+        m.submodules.asked = asked_memory = memory.Memory(
+            shape=16, depth=self._parameters.n_qp, init=[]
+        )
+        put = asked_memory.write_port()
+        get = asked_memory.read_port()
+
+        qpn = self.look_qpn
+        burst = self.read.bursts
+        again = Signal()
+        served = Signal()
+        for_miss = Signal()
+        up = Signal()
+        ring_addr = Signal(56)
+        ring_log2 = Signal(4)
+        asked = Signal(16)
+        posted = Signal(32)
+        level = Signal(level_bits)
+        slot = Signal(15)
+        size = Signal(16)
+        left = Signal(33)
+        room = Signal(level_bits)
+        ring_left = Signal(16)
+        wqe_address = Signal(64 - exact_log2(RECV_WQE.size))
+        stretch = Signal(range(largest + 1))
+        most = Signal(range(largest + 1))
+        is_low = Signal()
+        count = Signal(range(largest + 1))
+
+        m.d.comb += [
+            hints.i.p.eq(self.hint_qpn),
+            hints.i.valid.eq(self.hint),
+            self.qp.index.eq(qpn),
+            get.addr.eq(qpn),
+            put.addr.eq(qpn),
+            put.data.eq(asked + count),
+            size.eq(C(1, 16) << ring_log2),
+            burst.p.address.eq(Cat(C(0, exact_log2(RECV_WQE.size)), wqe_address)),
+            burst.p.beats.eq((count << exact_log2(WQE_WORDS)) - 1),
+            flights.w_data.eq(Cat(qpn, asked)),
+        ]
+        with m.If(self.clear):
+            m.d.comb += [put.addr.eq(self.clear_qpn), put.data.eq(0), put.en.eq(1)]
+        with m.If(~self.waiting):
+            m.d.sync += served.eq(0)
+
+        with m.FSM() as fsm:
+            m.d.comb += self.idle.eq(fsm.ongoing("IDLE") & ~flying)
+            with m.State("IDLE"):
+                with m.If(~self.pause):
+                    m.d.sync += for_miss.eq(0)
+                    # A miss is looked at once, and whenever it lasts with nothing on its way.
+                    with m.If(self.miss & ~(served & flying)):
+                        m.d.sync += [qpn.eq(self.miss_qpn), for_miss.eq(1), served.eq(1)]
+                        m.next = "LOOK"
+                    with m.Elif(again):
+                        m.next = "LOOK"
+                    with m.Elif(hints.o.valid):
+                        m.d.comb += hints.o.ready.eq(1)
+                        m.d.sync += qpn.eq(hints.o.p)
+                        m.next = "LOOK"
+            with m.State("LOOK"):
+                m.d.comb += self.look.eq(1)
+                with m.If(~self.look_taken):
+                    m.next = "ROW"
+                with m.Elif(self.pause):
+                    m.d.sync += again.eq(1)
+                    m.next = "IDLE"
+            with m.State("ROW"):
+                row = self.qp.row
+                m.d.sync += [
+                    up.eq((row.state == QpState.RTR) | (row.state == QpState.RTS)),
+                    ring_addr.eq(row.rq_addr),
+                    ring_log2.eq(row.rq_log2),
+                    asked.eq(get.data),
+                    again.eq(0),
+                ]
+                m.next = "INDICES"
+            with m.State("INDICES"):
+                m.d.comb += self.refuse.eq(for_miss & ~up)
+                m.d.sync += [
+                    posted.eq(self.producer - self.consumer),
+                    level.eq(asked - self.consumer),
+                    slot.eq(asked & (size - 1)),
+                ]
+                m.next = "DIFFERENCES"
+                with m.If(~up):
+                    m.next = "IDLE"
+            with m.State("DIFFERENCES"):
+                m.d.sync += [
+                    wqe_address.eq(Cat(C(0, 1), ring_addr) + slot),
+                    ring_left.eq(size - slot),
+                    left.eq(posted - level),
+                    room.eq(depth - level),
+                    is_low.eq(level < depth // 2),
+                ]
+                m.next = "LIMITS"
+            with m.State("LIMITS"):
+                offset = wqe_address[: exact_log2(largest)]
+                m.d.sync += [
+                    stretch.eq(least(largest - offset, clip(ring_left))),
+                    # A producer index that was set back is behind what has been asked for.
+                    most.eq(Mux(left[32], 0, least(clip(left[:32]), clip(room)))),
+                ]
+                m.next = "COUNT"
+            with m.State("COUNT"):
+                m.d.sync += count.eq(least(stretch, most))
+                m.next = "IDLE"
+                with m.If((most != 0) & ((most >= stretch) | is_low)):
+                    m.next = "BURST"
+            with m.State("BURST"):
+                m.d.comb += burst.valid.eq(flights.w_rdy)
+                with m.If(burst.valid & burst.ready):
+                    m.d.comb += [put.en.eq(1), flights.w_en.eq(1)]
+                    m.d.sync += again.eq(1)
+                    m.next = "IDLE"
+
+    def _take(self, m, flights, flight):
+        beat = self.read.beats
+        word = Signal(range(WQE_WORDS))
+        wqe = Signal(range(LARGEST_BURST))
+        words = Signal(64)
+        error = Signal()
+        received = data.View(RECV_WQE_LAYOUT, Cat(words, beat.p.data, C(0, 128)))
+        filled = self.filled
+        m.d.comb += beat.ready.eq(1)
+        m.d.sync += self.fill.eq(0)
+        with m.If(beat.valid):
+            failed = beat.p.error | (error & (word != 0))
+            m.d.sync += [Cat(word, wqe).eq(Cat(word, wqe) + 1), error.eq(failed)]
+            with m.If(word == 0):
+                m.d.sync += words.eq(beat.p.data)
+            with m.If(word == 1):
+                m.d.sync += [
+                    filled.receive.addr.eq(received.sge0_addr),
+                    filled.receive.length.eq(received.sge0_length),
+                    filled.receive.lkey.eq(received.sge0_lkey),
+                ]
+            with m.If(word == WQE_WORDS - 1):
+                m.d.sync += [
+                    self.fill.eq(1),
+                    filled.qpn.eq(flight.qpn),
+                    filled.index.eq(flight.index + wqe),
+                    filled.receive.error.eq(failed),
+                ]
+            with m.If(beat.p.last):
+                m.d.sync += wqe.eq(0)
+                m.d.comb += flights.r_en.eq(1)
