@@ -411,7 +411,7 @@ def test_depth_is_checked():
 @pytest.mark.parametrize("n_qp", [1, 16])
 @pytest.mark.parametrize("read_delay", [156, 590])
 def test_rate(n_qp, read_delay):
-    """11 cycles a Send of one octet, from one QP and from 16 in turn: less than it takes on the wire.
+    """11 cycles a Send of one octet, from one QP and 16 in turn: less than it takes on the wire.
 
     The host takes 1 us to answer a write, and to answer a read 1 us, or what it takes when all
     that the payload reader asks for is ahead.
