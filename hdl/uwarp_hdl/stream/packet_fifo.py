@@ -18,7 +18,7 @@ __all__ = ["PacketFifo"]
 class PacketFifo(wiring.Component):
     """Words in order, visible only once they are committed.
 
-    One word a cycle in and out. A word committed in cycle n is offered in cycle n + 2, if those
+    One word a cycle in and out. A word committed in cycle n is offered in cycle n + 3, if those
     before it have gone. Words that no commit follows take room until they are discarded: who fills
     the memory with undecided words has to discard them, or nothing moves again.
 
@@ -27,12 +27,12 @@ class PacketFifo(wiring.Component):
     shape : ShapeLike
         Of a word.
     depth : int
-        Words of room, a power of two of 2 or more. The word that ``o`` offers is not counted.
+        Words of room, a power of two of 2 or more. The word that ``o`` offers and the next are not counted.
 
     Attributes
     ----------
     i : In(stream)
-        Words as yet undecided. ``i.ready`` says that there is room; it depends on registers only.
+        Words as yet undecided. ``i.ready`` says that there is room; it is a register.
     commit : In(1)
         The words written so far, with one written in this same cycle, belong to the output.
     discard : In(1)
@@ -68,12 +68,17 @@ class PacketFifo(wiring.Component):
             Signal(range(2 * self._depth), name=name) for name in ("write", "committed", "read")
         )
         write_next = Signal.like(write)
+        room = Signal(init=1)
+        put = Signal()
         m.d.comb += [
-            self.i.ready.eq((write ^ read) != self._depth),
+            self.i.ready.eq(room),
+            put.eq(self.i.valid & room),
             writer.addr.eq(write[:-1]),
             writer.data.eq(i_bits),
-            writer.en.eq(self.i.valid & self.i.ready),
-            write_next.eq(write + writer.en),
+            # That there is room, once more: this and ``read != write`` below let synthesis see that
+            # no word is read while it is written, so that it adds no logic for that case.
+            writer.en.eq(put & ((write ^ read) != self._depth)),
+            write_next.eq(write + put),
         ]
         m.d.sync += write.eq(write_next)
         with m.If(self.commit):
@@ -81,13 +86,23 @@ class PacketFifo(wiring.Component):
         with m.Elif(self.discard):
             m.d.sync += write.eq(committed)
 
+        fetched = Signal()
+        head_free = ~self.o.valid | self.o.ready
         m.d.comb += [
             reader.addr.eq(read[:-1]),
-            reader.en.eq(~self.o.valid | self.o.ready),
-            o_bits.eq(reader.data),
+            reader.en.eq((read != committed) & (read != write) & (~fetched | head_free)),
         ]
-        valid = Signal()
-        m.d.comb += self.o.valid.eq(valid)
         with m.If(reader.en):
-            m.d.sync += [valid.eq(read != committed), read.eq(read + (read != committed))]
+            m.d.sync += [fetched.eq(1), read.eq(read + 1)]
+        with m.Elif(head_free):
+            m.d.sync += fetched.eq(0)
+        with m.If(head_free):
+            m.d.sync += [self.o.valid.eq(fetched), o_bits.eq(reader.data)]
+
+        with m.If(reader.en):
+            m.d.sync += room.eq(1)
+        with m.Elif(self.discard):
+            m.d.sync += room.eq((committed ^ read) != self._depth)
+        with m.Elif(put):
+            m.d.sync += room.eq(((write + 1)[: len(write)] ^ read) != self._depth)
         return m

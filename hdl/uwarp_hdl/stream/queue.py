@@ -2,9 +2,10 @@
 
 ::
 
-            empty, output free
-        i --+-----------------------+--> output register --> o
-            +--> memory ------------+
+            nothing waits, output free
+        i --+---------------------------------+--> output register --> o
+            +--> LUT RAM ---------------------+
+            |    or block RAM --> register ---+
 """
 
 from amaranth.hdl import Module, Mux, Signal, ValueCastable
@@ -13,19 +14,27 @@ from amaranth.lib.wiring import In, Out
 
 __all__ = ["Queue", "connect_streams"]
 
+#: Words of one LUT RAM, and bits up to which several of them make a memory.
+_LUT_RAM_WORDS = 16
+_LUT_RAM_BITS = 1024
+
 
 class Queue(wiring.Component):
     """First in, first out.
 
     One item a cycle in and out. An item that finds the queue empty is offered in the next cycle.
-    ``o`` comes from registers, ``i.ready`` does not depend on ``o.ready``.
+    ``o`` comes from registers, ``i.ready`` is one.
+
+    What waits in block RAM takes 4 cycles to ``o``. So ``o`` may pause for 2 cycles when a stall ends
+    in which the first item had to wait; then it keeps up with ``i``.
 
     Parameters
     ----------
     shape : ShapeLike
         Of an item.
     depth : int
-        Items it holds: 2, in registers, or more, in a register and memory.
+        Items it holds: 2, in registers, or more, in a register and memory: LUT RAM up to 16 items
+        or 1024 bits, else block RAM.
 
     Attributes
     ----------
@@ -53,58 +62,89 @@ class Queue(wiring.Component):
         head = Signal(width)
         head_valid = Signal()
         head_free = Signal()
-        store = Signal()
+        # What ``head`` takes next, if ``back_valid``. ``waiting``: something is on its way there.
         back = Signal(width)
         back_valid = Signal()
+        waiting = Signal()
+        put = Signal()
+        store = Signal()
         m.d.comb += [
             head_free.eq(~head_valid | self.o.ready),
             _bits(self.o.payload).eq(head),
             self.o.valid.eq(head_valid),
-            # An item goes past the memory only when that is empty, so order is kept.
-            store.eq(self.i.valid & self.i.ready & ~(head_free & ~back_valid)),
+            put.eq(self.i.valid & self.i.ready),
+            # An item goes past those that wait only when there are none, so order is kept.
+            store.eq(put & (waiting | ~head_free)),
         ]
+        with m.If(head_free):
+            m.d.sync += [
+                head.eq(Mux(waiting, back, _bits(self.i.payload))),
+                head_valid.eq(back_valid | (put & ~waiting)),
+            ]
         if self._depth == 2:
-            m.d.comb += self.i.ready.eq(~back_valid)
+            m.d.comb += [self.i.ready.eq(~back_valid), waiting.eq(back_valid)]
             with m.If(store):
                 m.d.sync += [back.eq(_bits(self.i.payload)), back_valid.eq(1)]
             with m.Elif(head_free):
                 m.d.sync += back_valid.eq(0)
             m.d.comb += self.level.eq(head_valid + back_valid)
-        else:
-            words = self._depth - 1
-            m.submodules.memory = storage = memory.Memory(shape=width, depth=words, init=[])
-            writer = storage.write_port()
-            reader = storage.read_port(transparent_for=(writer,))
-            write, read, read_next = (
-                Signal(range(words), name=name) for name in ("write", "read", "read_next")
-            )
-            held = Signal(range(words + 1))
-            fetch = Signal()
-            m.d.comb += [
-                fetch.eq(head_free & back_valid),
-                read_next.eq(Mux(fetch, _after(read, words), read)),
-                writer.addr.eq(write),
-                writer.data.eq(_bits(self.i.payload)),
-                writer.en.eq(store),
-                reader.addr.eq(read_next),
-                back.eq(reader.data),
-                back_valid.eq(held != 0),
-                self.i.ready.eq(held != words),
-                self.level.eq(held + head_valid),
-            ]
-            m.d.sync += [read.eq(read_next), held.eq(held + store - fetch)]
-            with m.If(store):
-                m.d.sync += write.eq(_after(write, words))
+            return m
 
-        with m.If(head_free):
-            with m.If(back_valid):
-                m.d.sync += [head.eq(back), head_valid.eq(1)]
-            with m.Else():
-                m.d.sync += [
-                    head.eq(_bits(self.i.payload)),
-                    head_valid.eq(self.i.valid & self.i.ready),
-                ]
+        full = Signal()
+        take = Signal()
+        m.d.comb += [self.i.ready.eq(~full), take.eq(head_valid & self.o.ready)]
+        with m.If(put & ~take):
+            m.d.sync += [self.level.eq(self.level + 1), full.eq(self.level == self._depth - 1)]
+        with m.Elif(take & ~put):
+            m.d.sync += [self.level.eq(self.level - 1), full.eq(0)]
+        if self._depth <= _LUT_RAM_WORDS or self._depth * width <= _LUT_RAM_BITS:
+            self._store_in_lut_ram(m, store, head_free, back, back_valid, waiting)
+        else:
+            self._store_in_block_ram(m, store, head_free, back, back_valid, waiting)
         return m
+
+    def _memory(self, m, store, width, **read_port):
+        """The memory with its write port, and the pointer to its oldest word."""
+        m.submodules.memory = words = memory.Memory(shape=width, depth=self._depth, init=[])
+        writer, reader = words.write_port(), words.read_port(**read_port)
+        # Never more words than the queue holds but ``head``, so equal pointers mean none.
+        write, read = (Signal(range(self._depth), name=name) for name in ("write", "read"))
+        m.d.comb += [
+            writer.addr.eq(write),
+            writer.data.eq(_bits(self.i.payload)),
+            writer.en.eq(store),
+            reader.addr.eq(read),
+        ]
+        with m.If(store):
+            m.d.sync += write.eq(_after(write, self._depth))
+        return write, read, reader
+
+    def _store_in_lut_ram(self, m, store, head_free, back, back_valid, waiting):
+        write, read, reader = self._memory(m, store, len(back), domain="comb")
+        m.d.comb += [back.eq(reader.data), waiting.eq(back_valid)]
+        read_next = _after(read, self._depth)
+        with m.If(head_free & back_valid):
+            m.d.sync += [read.eq(read_next), back_valid.eq(read_next != write)]
+        with m.If(store):
+            m.d.sync += back_valid.eq(1)
+
+    def _store_in_block_ram(self, m, store, head_free, back, back_valid, waiting):
+        write, read, reader = self._memory(m, store, len(back))
+        fetched = Signal()
+        fetched_free = ~fetched | ~back_valid | head_free
+        # Never the word that is being written: since synthesis can see that, it does not add
+        # logic behind the memory for its sake.
+        m.d.comb += reader.en.eq((write != read) & fetched_free)
+        with m.If(reader.en):
+            m.d.sync += read.eq(_after(read, self._depth))
+        with m.If(fetched_free):
+            m.d.sync += fetched.eq(reader.en)
+        with m.If(~back_valid | head_free):
+            m.d.sync += [back.eq(reader.data), back_valid.eq(fetched)]
+        with m.If(head_free & back_valid):
+            m.d.sync += waiting.eq((write != read) | fetched)
+        with m.If(store):
+            m.d.sync += waiting.eq(1)
 
 
 def _after(pointer, words):
