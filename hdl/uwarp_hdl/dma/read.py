@@ -13,12 +13,13 @@ client's word: 1 cycle. Up to ``OUTSTANDING`` bursts wait for their words.
 """
 
 from amaranth.hdl import Array, Cat, Module, Signal
-from amaranth.lib import fifo, wiring
+from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from ..interfaces import ReadClientSignature
 from ..layouts import ReadBeat
 from ..stream.arbiter import RoundRobin
+from ..stream.queue import Queue
 from .channels import INCR, OUTSTANDING, READ_CHANNELS, SIZE_8_OCTETS
 
 __all__ = ["ReadArbiter"]
@@ -59,19 +60,19 @@ class ReadArbiter(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.turn = turn = RoundRobin(self._count)
-        m.submodules.order = order = fifo.SyncFIFO(width=len(turn.index), depth=OUTSTANDING)
+        m.submodules.order = order = Queue(len(turn.index), OUTSTANDING)
         bus = self.bus
 
         # Bursts to AR.
         address_free = ~bus.arvalid | bus.arready
-        may_grant = address_free & ~self.halt & order.w_rdy
+        may_grant = address_free & ~self.halt & order.i.ready
         grant = may_grant & turn.valid
         burst = Array(client.bursts.payload for client in self.clients)[turn.index]
         m.d.comb += [
             turn.requests.eq(Cat(client.bursts.valid for client in self.clients)),
             turn.advance.eq(grant),
-            order.w_data.eq(turn.index),
-            order.w_en.eq(grant),
+            order.i.payload.eq(turn.index),
+            order.i.valid.eq(grant),
             bus.arsize.eq(SIZE_8_OCTETS),
             bus.arburst.eq(INCR),
         ]
@@ -89,10 +90,12 @@ class ReadArbiter(wiring.Component):
         valid = Signal(self._count)
         taken = Cat(client.beats.ready for client in self.clients)
         free = ~(valid & ~taken).any()
-        m.d.comb += [bus.rready.eq(free), order.r_en.eq(free & bus.rvalid & bus.rlast)]
+        m.d.comb += [bus.rready.eq(free), order.o.ready.eq(free & bus.rvalid & bus.rlast)]
         with m.If(free):
             m.d.sync += [
-                valid.eq(Cat(bus.rvalid & (order.r_data == index) for index in range(self._count))),
+                valid.eq(
+                    Cat(bus.rvalid & (order.o.payload == index) for index in range(self._count))
+                ),
                 beat.data.eq(bus.rdata),
                 beat.last.eq(bus.rlast),
                 beat.error.eq(bus.rresp[1]),

@@ -16,11 +16,12 @@ granted; from B to ``done``: 1 cycle.
 """
 
 from amaranth.hdl import Array, Cat, Module, Signal
-from amaranth.lib import fifo, wiring
+from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from ..interfaces import WriteClientSignature
 from ..stream.arbiter import RoundRobin
+from ..stream.queue import Queue
 from .channels import INCR, OUTSTANDING, SIZE_8_OCTETS, WRITE_CHANNELS
 
 __all__ = ["WriteArbiter"]
@@ -61,22 +62,22 @@ class WriteArbiter(wiring.Component):
         m = Module()
         m.submodules.turn = turn = RoundRobin(self._count)
         width = len(turn.index)
-        m.submodules.word_order = word_order = fifo.SyncFIFO(width=width, depth=OUTSTANDING)
-        m.submodules.answer_order = answer_order = fifo.SyncFIFO(width=width, depth=OUTSTANDING)
+        m.submodules.word_order = word_order = Queue(width, OUTSTANDING)
+        m.submodules.answer_order = answer_order = Queue(width, OUTSTANDING)
         bus = self.bus
 
         # Bursts to AW.
         address_free = ~bus.awvalid | bus.awready
-        may_grant = address_free & ~self.halt & word_order.w_rdy & answer_order.w_rdy
+        may_grant = address_free & ~self.halt & word_order.i.ready & answer_order.i.ready
         grant = may_grant & turn.valid
         burst = Array(client.bursts.payload for client in self.clients)[turn.index]
         m.d.comb += [
             turn.requests.eq(Cat(client.bursts.valid for client in self.clients)),
             turn.advance.eq(grant),
-            word_order.w_data.eq(turn.index),
-            word_order.w_en.eq(grant),
-            answer_order.w_data.eq(turn.index),
-            answer_order.w_en.eq(grant),
+            word_order.i.payload.eq(turn.index),
+            word_order.i.valid.eq(grant),
+            answer_order.i.payload.eq(turn.index),
+            answer_order.i.valid.eq(grant),
             bus.awsize.eq(SIZE_8_OCTETS),
             bus.awburst.eq(INCR),
         ]
@@ -91,26 +92,26 @@ class WriteArbiter(wiring.Component):
 
         # Words to W, in the order of the grants.
         word_free = ~bus.wvalid | bus.wready
-        beat = Array(client.beats.payload for client in self.clients)[word_order.r_data]
-        beat_valid = Array(client.beats.valid for client in self.clients)[word_order.r_data]
-        take = word_free & word_order.r_rdy
-        m.d.comb += word_order.r_en.eq(take & beat_valid & beat.last)
+        beat = Array(client.beats.payload for client in self.clients)[word_order.o.payload]
+        beat_valid = Array(client.beats.valid for client in self.clients)[word_order.o.payload]
+        take = word_free & word_order.o.valid
+        m.d.comb += word_order.o.ready.eq(take & beat_valid & beat.last)
         for index, client in enumerate(self.clients):
-            m.d.comb += client.beats.ready.eq(take & (word_order.r_data == index))
+            m.d.comb += client.beats.ready.eq(take & (word_order.o.payload == index))
         with m.If(word_free):
             m.d.sync += [
-                bus.wvalid.eq(word_order.r_rdy & beat_valid),
+                bus.wvalid.eq(word_order.o.valid & beat_valid),
                 bus.wdata.eq(beat.data),
                 bus.wstrb.eq(beat.strobe),
                 bus.wlast.eq(beat.last),
             ]
 
         # Answers to their clients.
-        m.d.comb += [bus.bready.eq(1), answer_order.r_en.eq(bus.bvalid)]
+        m.d.comb += [bus.bready.eq(1), answer_order.o.ready.eq(bus.bvalid)]
         answering = Signal()
         m.d.sync += answering.eq(bus.bvalid)
         for index, client in enumerate(self.clients):
-            is_client = bus.bvalid & answer_order.r_rdy & (answer_order.r_data == index)
+            is_client = bus.bvalid & answer_order.o.valid & (answer_order.o.payload == index)
             m.d.sync += [client.done.eq(is_client), client.error.eq(is_client & bus.bresp[1])]
 
         m.d.comb += self.idle.eq(~bus.awvalid & (answer_order.level == 0) & ~answering)
