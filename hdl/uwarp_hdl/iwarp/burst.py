@@ -1,6 +1,6 @@
 """Cut a run of words into DMA bursts.
 
-    commands {word, words} -> [BurstSplitter] -> bursts {address, beats}, final
+    commands {word, end} -> [BurstSplitter] -> bursts {address, beats}, final
 
 One burst a cycle; the first one a cycle after the command.
 """
@@ -11,11 +11,13 @@ from amaranth.lib.wiring import In, Out
 
 from ..layouts import Burst
 
-__all__ = ["BLOCK_WORDS", "BurstSplitter", "WordRun"]
+__all__ = ["BLOCK_WORDS", "BlockRun", "BurstSplitter", "WordRun"]
 
 BLOCK_WORDS = 256
 """No burst crosses a multiple of this many words (2 KiB): so none crosses a 4 KiB page, which AXI
 forbids (Arm IHI 0022, A3.4.1), and none is longer than 256 words."""
+
+_BLOCK_LOG2 = BLOCK_WORDS.bit_length() - 1
 
 
 class WordRun(data.Struct):
@@ -25,18 +27,26 @@ class WordRun(data.Struct):
     words: 24
 
 
+class BlockRun(data.Struct):
+    """Words of 8 octets, from address 8 * ``word`` on. ``end`` is the number of the last one, that
+    of the first word of the first one's block being 0."""
+
+    word: 61
+    end: 25
+
+
 class BurstSplitter(wiring.Component):
     """Bursts of a run of words, in order, cut at multiples of ``BLOCK_WORDS``.
 
     Members
     -------
-    commands : In(stream of WordRun)
+    commands : In(stream of BlockRun)
     bursts : Out(stream of Burst)
     final : Out(1)
         With ``bursts``: the last one of its command.
     """
 
-    commands: In(stream.Signature(WordRun))
+    commands: In(stream.Signature(BlockRun))
     bursts: Out(stream.Signature(Burst))
     final: Out(1)
 
@@ -44,27 +54,29 @@ class BurstSplitter(wiring.Component):
         m = Module()
 
         active = Signal()
-        word = Signal(61)
-        words = Signal(24)
-        room = Signal(9)
+        block = Signal(61 - _BLOCK_LOG2)
+        first = Signal(_BLOCK_LOG2)
+        last = Signal(_BLOCK_LOG2)
+        further = Signal(len(self.commands.payload.end) - _BLOCK_LOG2)  # blocks after this one
         m.d.comb += [
-            room.eq(BLOCK_WORDS - word[:8]),
-            self.final.eq(words <= room),
             self.bursts.valid.eq(active),
-            self.bursts.payload.address.eq(Cat(C(0, 3), word)),
-            self.bursts.payload.beats.eq(Mux(self.final, words, room) - 1),
+            self.bursts.payload.address.eq(Cat(C(0, 3), first, block)),
+            self.bursts.payload.beats.eq(Mux(self.final, last, BLOCK_WORDS - 1) - first),
             self.commands.ready.eq(~active),
         ]
         with m.If(self.bursts.valid & self.bursts.ready):
             m.d.sync += [
-                words.eq(words - room),
-                word.eq(Cat(C(0, 8), word[8:] + 1)),
+                block.eq(block + 1),
+                first.eq(0),
+                further.eq(further - 1),
+                self.final.eq(further == 1),
                 active.eq(~self.final),
             ]
         with m.If(self.commands.valid & self.commands.ready):
             m.d.sync += [
                 active.eq(1),
-                word.eq(self.commands.payload.word),
-                words.eq(self.commands.payload.words),
+                Cat(first, block).eq(self.commands.payload.word),
+                Cat(last, further).eq(self.commands.payload.end),
+                self.final.eq(self.commands.payload.end[_BLOCK_LOG2:] == 0),
             ]
         return m

@@ -6,8 +6,9 @@ entries --+--> entry queue ----------------------------------------------> join 
 """
 
 from amaranth.hdl import Module, Mux, Signal
-from amaranth.lib import data, fifo, stream, wiring
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
 
 from uwarp.contract import CqeFlag
 
@@ -29,9 +30,9 @@ class Order(data.Struct):
 
 
 class Release(data.Struct):
-    """A completion whose payload is in memory, and its map once ``ticket`` maps are answered."""
+    """A completion whose payload is in memory. If it ``has_map`` it uses up one answered map."""
 
-    ticket: TICKET_WIDTH
+    has_map: 1
     edges: EdgeBytes
 
 
@@ -43,7 +44,7 @@ def reached(number, ticket):
 class MapWriter(wiring.Component):
     """Release completions in order; write the maps of those that have one.
 
-    An order without a map takes a cycle, one with a map 4 and its words. Words of the map are
+    An order without a map takes a cycle, one with a map 4 or 5 and its words. Words of the map are
     written as soon as the message's payload has been answered; nothing waits for the answer here.
 
     Members
@@ -55,8 +56,8 @@ class MapWriter(wiring.Component):
         Of each order with a map.
     write : Out(WriteClientSignature)
     releases : Out(stream of Release)
-    answered : Out(8)
-        Number, modulo 256, of maps whose bursts have all been answered.
+    answered : Out(1)
+        Strobe: all bursts of the next map have been answered.
     """
 
     orders: In(stream.Signature(Order))
@@ -66,36 +67,47 @@ class MapWriter(wiring.Component):
     edges: In(stream.Signature(EdgeBytes))
     write: Out(WriteClientSignature())
     releases: Out(stream.Signature(Release))
-    answered: Out(TICKET_WIDTH)
+    answered: Out(1)
 
     def elaborate(self, platform):
         m = Module()
         m.submodules.splitter = splitter = BurstSplitter()
         # One bit for each burst on its way: whether it is the last one of its map.
-        m.submodules.finals = finals = fifo.SyncFIFO(width=1, depth=32)
-        begun = Signal(TICKET_WIDTH)
+        m.submodules.finals = finals = Queue(1, 32)
         m.d.comb += [
             self.write.bursts.payload.eq(splitter.bursts.payload),
-            self.write.bursts.valid.eq(splitter.bursts.valid & finals.w_rdy),
-            splitter.bursts.ready.eq(self.write.bursts.ready & finals.w_rdy),
-            finals.w_data.eq(splitter.final),
-            finals.w_en.eq(self.write.bursts.valid & self.write.bursts.ready),
-            finals.r_en.eq(self.write.done),
+            self.write.bursts.valid.eq(splitter.bursts.valid & finals.i.ready),
+            splitter.bursts.ready.eq(self.write.bursts.ready & finals.i.ready),
+            finals.i.payload.eq(splitter.final),
+            finals.i.valid.eq(splitter.bursts.valid & self.write.bursts.ready),
+            finals.o.ready.eq(self.write.done),
         ]
-        with m.If(self.write.done & finals.r_data):
-            m.d.sync += self.answered.eq(self.answered + 1)
+        m.d.sync += self.answered.eq(self.write.done & finals.o.payload)
 
         order = self.orders.payload
+        run = self.runs.payload
         placed = reached(self.retired, order.ticket)
         position = Signal(range(BLOCK_WORDS))
         left = Signal(24)
+        final = Signal()
+        has_map = Signal()
+        # Of a run that has been offered for a cycle or more.
+        seen = Signal()
+        end = Signal(25)
+        empty = Signal()
+        m.d.sync += [
+            seen.eq(self.runs.valid & ~self.runs.ready),
+            end.eq(run.word[: exact_log2(BLOCK_WORDS)] + run.words - 1),
+            empty.eq(run.words == 0),
+        ]
         beat = self.write.beats
         m.d.comb += [
-            splitter.commands.payload.eq(self.runs.payload),
+            splitter.commands.payload.word.eq(run.word),
+            splitter.commands.payload.end.eq(end),
             beat.payload.data.eq(self.words.payload.data),
             beat.payload.strobe.eq(self.words.payload.strobe),
-            beat.payload.last.eq((left == 1) | position.all()),
-            self.releases.payload.ticket.eq(begun),
+            beat.payload.last.eq(final | position.all()),
+            self.releases.payload.has_map.eq(has_map),
             self.releases.payload.edges.eq(self.edges.payload),
         ]
         with m.FSM():
@@ -109,26 +121,30 @@ class MapWriter(wiring.Component):
                             self.orders.ready.eq(self.releases.ready),
                         ]
             with m.State("RUN"):
-                empty = self.runs.payload.words == 0
                 m.d.comb += [
-                    splitter.commands.valid.eq(self.runs.valid & ~empty),
-                    self.runs.ready.eq(empty | splitter.commands.ready),
+                    splitter.commands.valid.eq(seen & ~empty),
+                    self.runs.ready.eq(seen & (empty | splitter.commands.ready)),
                 ]
                 m.d.sync += [
-                    left.eq(self.runs.payload.words),
-                    position.eq(self.runs.payload.word),
+                    left.eq(run.words),
+                    final.eq(run.words == 1),
+                    position.eq(run.word),
                 ]
-                with m.If(self.runs.valid & self.runs.ready):
+                with m.If(self.runs.ready):
                     m.next = "WORDS"
                     with m.If(empty):
                         m.next = "EDGES"
                     with m.Else():
-                        m.d.sync += begun.eq(begun + 1)
+                        m.d.sync += has_map.eq(1)
             with m.State("WORDS"):
                 m.d.comb += [beat.valid.eq(self.words.valid), self.words.ready.eq(beat.ready)]
                 with m.If(beat.valid & beat.ready):
-                    m.d.sync += [left.eq(left - 1), position.eq(position + 1)]
-                    with m.If(left == 1):
+                    m.d.sync += [
+                        left.eq(left - 1),
+                        final.eq(left == 2),
+                        position.eq(position + 1),
+                    ]
+                    with m.If(final):
                         m.next = "EDGES"
             with m.State("EDGES"):
                 m.d.comb += [
@@ -137,6 +153,7 @@ class MapWriter(wiring.Component):
                 ]
                 with m.If(self.edges.valid & self.releases.ready):
                     m.d.comb += self.orders.ready.eq(1)
+                    m.d.sync += has_map.eq(0)
                     m.next = "ORDER"
         return m
 
@@ -160,8 +177,8 @@ class CompletionQueue(wiring.Component):
     level : Out
         Completions held.
     crowded : Out(1)
-        So many placements (96) have been numbered since the oldest completion's that the next must
-        wait, for the numbers to stay comparable.
+        So many placements (96, by the cycle before) have been numbered since the oldest
+        completion's that the next must wait, for the numbers to stay comparable.
     """
 
     def __init__(self, depth: int = 64):
@@ -201,8 +218,10 @@ class CompletionQueue(wiring.Component):
             orders.i.valid.eq(self.entries.valid & both_ready),
             self.level.eq(entries.level),
             writer.retired.eq(self.retired),
-            self.crowded.eq(orders.o.valid & ((self.numbered - orders.o.payload.ticket)[:8] >= 96)),
         ]
+        m.d.sync += self.crowded.eq(
+            orders.o.valid & ((self.numbered - orders.o.payload.ticket)[:8] >= 96)
+        )
         for name in ("runs", "words", "edges"):
             wiring.connect(m, wiring.flipped(getattr(self, name)), getattr(writer, name))
         wiring.connect(m, orders.o, writer.orders)
@@ -212,7 +231,15 @@ class CompletionQueue(wiring.Component):
         entry = entries.o.payload
         release = releases.o.payload
         completion = self.completions.payload
-        written = reached(writer.answered, release.ticket)
+        # Maps answered whose completions are still here.
+        answers = Signal(range(self._depth + 1))
+        answered = Signal()
+        written = ~release.has_map | answered
+        with_map = self.completions.valid & self.completions.ready & release.has_map
+        with m.If(writer.answered & ~with_map):
+            m.d.sync += [answers.eq(answers + 1), answered.eq(1)]
+        with m.Elif(with_map & ~writer.answered):
+            m.d.sync += [answers.eq(answers - 1), answered.eq(answers != 1)]
         mapped = entry.flags & CqeFlag.MAPPED != 0
         for name in ("opcode", "status", "flags", "qpn", "wqe_index", "valid", "msn", "mlen"):
             m.d.comb += completion.cqe[name].eq(entry[name])

@@ -8,12 +8,14 @@ A word leaves a cycle. A command takes one cycle for itself, its words, and one 
 payload's first octet stands further up in its word than in memory.
 """
 
-from amaranth.hdl import Array, Cat, Module, Mux, Signal
-from amaranth.lib import fifo, stream, wiring
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
 
 from ..interfaces import WriteClientSignature
 from ..layouts import PacketBeat
+from ..stream.queue import Queue
 from .burst import BLOCK_WORDS, BurstSplitter
 from .receive_layouts import TICKET_WIDTH, PlaceCommand
 
@@ -29,7 +31,7 @@ class Placer(wiring.Component):
     Parameters
     ----------
     outstanding : int
-        Bursts that may wait for their answer, at least 1.
+        Bursts that may wait for their answer, at least 2.
 
     Members
     -------
@@ -42,8 +44,8 @@ class Placer(wiring.Component):
     """
 
     def __init__(self, outstanding: int = 64):
-        if outstanding < 1:
-            raise ValueError(f"outstanding is {outstanding}; it takes 1 or more")
+        if outstanding < 2:
+            raise ValueError(f"outstanding is {outstanding}; it takes 2 or more")
         self._outstanding = outstanding
         super().__init__(
             {
@@ -58,62 +60,72 @@ class Placer(wiring.Component):
         m = Module()
         m.submodules.splitter = splitter = BurstSplitter()
         # One bit for each burst on its way: whether it is the last one of its command.
-        m.submodules.finals = finals = fifo.SyncFIFO(width=1, depth=self._outstanding)
+        m.submodules.finals = finals = Queue(1, self._outstanding)
 
         command = self.commands.payload
         lane = command.address[:3]
-        in_words = Signal(14)
-        out_words = Signal(14)
+        in_beyond = Signal(17)  # octets, the first word's included, from octet 1 on
+        out_beyond = Signal(17)
         m.d.comb += [
-            in_words.eq((command.length + command.offset + 7)[3:]),
-            out_words.eq((command.length + lane + 7)[3:]),
+            in_beyond.eq(command.length + command.offset - 1),
+            out_beyond.eq(command.length + lane - 1),
         ]
 
         active = Signal()
         drop = Signal()
         shift = Signal(3)
+        from_held = Signal(8)
         ahead = Signal()
         first = Signal()
-        in_left = Signal(14)
+        in_left = Signal(14)  # words after the next one
         out_left = Signal(14)
+        exhausted = Signal()
+        final = Signal()
         position = Signal(range(BLOCK_WORDS))
         head_strobe = Signal(8)
         tail_strobe = Signal(8)
-        splitter_takes = ~command.drop
         m.d.comb += [
             splitter.commands.payload.word.eq(command.address[3:]),
-            splitter.commands.payload.words.eq(out_words),
-            splitter.commands.valid.eq(self.commands.valid & ~active & splitter_takes),
+            splitter.commands.payload.end.eq(
+                (command.address[: 3 + exact_log2(BLOCK_WORDS)] + command.length - 1)[3:]
+            ),
+            splitter.commands.valid.eq(self.commands.valid & ~active & ~command.drop),
             self.commands.ready.eq(~active & (command.drop | splitter.commands.ready)),
         ]
         with m.If(self.commands.valid & self.commands.ready):
+            shift_next = Signal(3)
+            m.d.comb += shift_next.eq(lane - command.offset)
             m.d.sync += [
                 active.eq(1),
                 drop.eq(command.drop),
-                shift.eq(lane - command.offset),
+                shift.eq(shift_next),
+                from_held.eq(Cat(shift_next > i for i in range(8))),
                 ahead.eq(lane < command.offset),
                 first.eq(1),
-                in_left.eq(in_words),
-                out_left.eq(out_words),
+                in_left.eq(in_beyond[3:]),
+                out_left.eq(out_beyond[3:]),
+                exhausted.eq(0),
+                final.eq(out_beyond[3:] == 0),
                 position.eq(command.address[3:]),
                 head_strobe.eq(0xFF << lane),
-                tail_strobe.eq(0xFF >> ~(command.length + lane + 7)[:3]),
+                tail_strobe.eq(0xFF >> ~out_beyond[:3]),
             ]
 
         # Octet i of the payload's word goes to lane i + shift, of this word of memory or the next.
-        octets = Array(self.payload.payload.data.word_select(i, 8) for i in range(8))
+        rotated = self.payload.payload.data
+        for bit in range(3):
+            rotated = Mux(shift[bit], rotated.rotate_left(8 << bit), rotated)
         held = Signal(64)
-        rotated = Signal(64)
         merged = Signal(64)
-        m.d.comb += rotated.eq(Cat(octets[(i - shift)[:3]] for i in range(8)))
         m.d.comb += merged.eq(
-            Cat(Mux(shift > i, held.word_select(i, 8), rotated.word_select(i, 8)) for i in range(8))
+            Cat(
+                Mux(from_held[i], held.word_select(i, 8), rotated[8 * i : 8 * i + 8])
+                for i in range(8)
+            )
         )
 
         beat = self.write.beats
         beat_free = ~beat.valid | beat.ready
-        exhausted = in_left == 0
-        final = out_left == 1
         emit = Signal()
         m.d.comb += [
             self.payload.ready.eq(active & ~exhausted & (drop | ahead | beat_free)),
@@ -122,8 +134,13 @@ class Placer(wiring.Component):
         with m.If(beat.ready):
             m.d.sync += beat.valid.eq(0)
         with m.If(self.payload.valid & self.payload.ready):
-            m.d.sync += [held.eq(rotated), ahead.eq(0), in_left.eq(in_left - 1)]
-            with m.If(drop & (in_left == 1)):
+            m.d.sync += [
+                held.eq(rotated),
+                ahead.eq(0),
+                in_left.eq(in_left - 1),
+                exhausted.eq(in_left == 0),
+            ]
+            with m.If(drop & (in_left == 0)):
                 m.d.sync += active.eq(0)
         with m.If(emit):
             m.d.sync += [
@@ -135,18 +152,19 @@ class Placer(wiring.Component):
                 beat.payload.last.eq(final | position.all()),
                 position.eq(position + 1),
                 out_left.eq(out_left - 1),
+                final.eq(out_left == 1),
                 first.eq(0),
                 active.eq(~final),
             ]
 
         m.d.comb += [
             self.write.bursts.payload.eq(splitter.bursts.payload),
-            self.write.bursts.valid.eq(splitter.bursts.valid & finals.w_rdy),
-            splitter.bursts.ready.eq(self.write.bursts.ready & finals.w_rdy),
-            finals.w_data.eq(splitter.final),
-            finals.w_en.eq(self.write.bursts.valid & self.write.bursts.ready),
-            finals.r_en.eq(self.write.done),
+            self.write.bursts.valid.eq(splitter.bursts.valid & finals.i.ready),
+            splitter.bursts.ready.eq(self.write.bursts.ready & finals.i.ready),
+            finals.i.payload.eq(splitter.final),
+            finals.i.valid.eq(splitter.bursts.valid & self.write.bursts.ready),
+            finals.o.ready.eq(self.write.done),
         ]
-        with m.If(self.write.done & finals.r_data):
+        with m.If(self.write.done & finals.o.payload):
             m.d.sync += self.retired.eq(self.retired + 1)
         return m
