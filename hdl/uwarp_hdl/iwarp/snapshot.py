@@ -40,7 +40,7 @@ class EdgeBytes(data.Struct):
 class MapSnapshot(wiring.Component):
     """Clear the bits of closed messages and say what they were (device behaviour, 4.4).
 
-    About 2 cycles a word of 64 granules, and 10 a message. A chunk waits while the queue
+    About 3 cycles a word of 64 granules, and 10 a message. A chunk waits while the queue
     of words is almost full; a command, while the edges of 16 wait.
 
     Parameters
@@ -98,11 +98,36 @@ class MapSnapshot(wiring.Component):
         tail_byte = message.last[3:]
         granule = Signal(width)  # next one to clear
         word_number = Signal(width - 6)  # of the word that comes next
-        inner_last = Signal(width)
-        chunk_last = Signal(width)
         edges = Signal(EdgeBytes)
-        m.d.comb += [
+        # Right from the cycle after the message was taken.
+        inner_last = Signal(width)
+        has_inner = Signal()
+        first_word = Signal(width - 6)
+        end_word = Signal(width - 5)
+        has_words = Signal()
+        head_mask = Signal(8)
+        tail_mask = Signal(8)
+        m.d.sync += [
             inner_last.eq(message.last - 1),
+            has_inner.eq((message.last - message.first)[:width] > 1),
+            first_word.eq((head_byte + 1)[3:]),
+            end_word.eq((tail_byte + 7)[3:]),
+            has_words.eq(tail_byte > head_byte + 1),
+            head_mask.eq(0xFE << message.first[3:6]),
+            tail_mask.eq(~(0xFF << message.last[3:6])),
+        ]
+        # Right from two cycles after, and then given out, whatever comes of the bits.
+        run = runs.i.payload
+        run_due = Signal(3)
+        m.d.sync += [
+            run.word.eq(message.map_addr[3:] + first_word),
+            run.words.eq(Mux(has_words, end_word - first_word, 0)),
+        ]
+        m.d.comb += runs.i.valid.eq(run_due[2])
+        m.d.sync += run_due.eq(Cat(C(0, 1), run_due[0], run_due[1] | (run_due[2] & ~runs.i.ready)))
+
+        chunk_last = Signal(width)
+        m.d.sync += [
             chunk_last.eq(
                 Mux(
                     granule[8:] == inner_last[8:],
@@ -114,29 +139,24 @@ class MapSnapshot(wiring.Component):
             self.clears.payload.last.eq(message.map_base + chunk_last),
         ]
 
-        first_word = Signal(width - 6)
-        last_word = Signal(width - 6)
-        run = runs.i.payload
-        m.d.comb += [
-            first_word.eq((head_byte + 1)[3:]),
-            last_word.eq((tail_byte - 1)[3:]),
-            run.word.eq(message.map_addr[3:] + first_word),
-            run.words.eq(Mux(tail_byte > head_byte + 1, last_word - first_word + 1, 0)),
+        # Whether the word that comes next is that of the first, or the last granule.
+        at_head = Signal()
+        at_tail = Signal()
+        tail_word = message.last[6:]
+        before_tail = Signal(width - 6)
+        m.d.sync += [
+            before_tail.eq(tail_word - 1),
+            at_tail.eq(word_number == Mux(self.word_valid, before_tail, tail_word)),
         ]
-
-        at_head = word_number == message.first[6:]
-        at_tail = word_number == message.last[6:]
-        after_head = Signal(8)
-        before_tail = Signal(8)
         m.d.comb += [
-            after_head.eq(Mux(at_head, 0xFE << message.first[3:6], 0xFF)),
-            before_tail.eq(Mux(at_tail, ~(0xFF << message.last[3:6]), 0xFF)),
             queue.i.payload.data.eq(self.word),
-            queue.i.payload.strobe.eq(after_head & before_tail),
+            queue.i.payload.strobe.eq(
+                Mux(at_head, head_mask, 0xFF) & Mux(at_tail, tail_mask, 0xFF)
+            ),
             queue.i.valid.eq(self.word_valid & queue.i.payload.strobe.any()),
         ]
         with m.If(self.word_valid):
-            m.d.sync += word_number.eq(word_number + 1)
+            m.d.sync += [word_number.eq(word_number + 1), at_head.eq(0)]
             with m.If(at_head):
                 m.d.sync += edges.head.eq(self.word.word_select(message.first[3:6], 8))
             with m.If(at_tail):
@@ -144,29 +164,34 @@ class MapSnapshot(wiring.Component):
 
         head_bit = Mux(message.head, 1 << message.first[:3], 0)
         tail_bit = Mux(message.tail, 1 << message.last[:3], 0)
-        same = head_byte == tail_byte
+        same = Signal()
+        m.d.sync += same.eq(head_byte == tail_byte)
         m.d.comb += [
             edges_queue.i.payload.head.eq(edges.head | head_bit | Mux(same, tail_bit, 0)),
             edges_queue.i.payload.tail.eq(edges.tail | tail_bit | Mux(same, head_bit, 0)),
         ]
         with m.FSM() as fsm:
             with m.State("IDLE"):
-                m.d.comb += self.commands.ready.eq(1)
-                with m.If(self.commands.valid):
+                m.d.comb += self.commands.ready.eq(~run_due.any())
+                with m.If(self.commands.valid & self.commands.ready):
                     m.d.sync += [
                         message.eq(self.commands.payload),
                         granule.eq(self.commands.payload.first + 1),
                         word_number.eq((self.commands.payload.first + 1)[6:]),
+                        at_head.eq(~self.commands.payload.first[:6].all()),
                         edges.eq(0),
+                        run_due[0].eq(1),
                     ]
-                    m.next = "RUN"
-            with m.State("RUN"):
-                m.d.comb += runs.i.valid.eq(1)
-                with m.If(runs.i.ready):
-                    m.next = "EDGES"
-                    # The first and the last granule are not in the map.
-                    with m.If(message.last - message.first > 1):
-                        m.next = "ROOM"
+                    m.next = "SPAN"
+            with m.State("SPAN"):
+                m.next = "INNER"
+            with m.State("INNER"):
+                # The first and the last granule are not in the map.
+                m.next = "EDGES"
+                with m.If(has_inner):
+                    m.next = "ROOM"
+            with m.State("CHUNK"):
+                m.next = "ROOM"
             with m.State("ROOM"):
                 with m.If(queue.level <= self._depth - 2 * CHUNK_WORDS):
                     m.next = "CLEAR"
@@ -177,7 +202,7 @@ class MapSnapshot(wiring.Component):
             with m.State("WORDS"):
                 with m.If(self.word_valid & self.word_last):
                     m.d.sync += granule.eq(chunk_last + 1)
-                    m.next = "ROOM"
+                    m.next = "CHUNK"
                     with m.If(chunk_last == inner_last):
                         m.next = "EDGES"
             with m.State("EDGES"):
