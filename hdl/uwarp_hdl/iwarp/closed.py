@@ -1,6 +1,6 @@
 """Names of closed messages: they tell late segments from new messages (device behaviour, 5)."""
 
-from amaranth.hdl import Module, Mux, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, memory, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
@@ -19,14 +19,17 @@ cycles, 2^10 ticks: long before a tick number of 16 bits wraps."""
 class ClosedMessages(wiring.Component):
     """A direct-mapped memory of names, each with the tick number of its closing.
 
-    A lookup a cycle; its answer stands from two cycles later until the next lookup's. Rows
-    older than the longest timeout, 2^15 - 1 ticks, are forgotten in the background.
+    The answer to a lookup stands from four cycles later until the next lookup. Rows older than
+    the longest timeout, 2^15 - 1 ticks, are forgotten in the background.
 
     Members
     -------
     lookup, name : In
+        Not in the cycle of ``insert``, nor within four cycles of another lookup.
     timeout : In(16)
-        Taken the cycle after ``lookup``.
+        From the cycle after ``lookup`` until ``answered``.
+    answered : Out(1)
+        ``hit`` is the answer to the last lookup.
     tick : In(16)
         The present tick number.
     hit : Out(1)
@@ -44,6 +47,7 @@ class ClosedMessages(wiring.Component):
                 "lookup": In(1),
                 "name": In(name),
                 "timeout": In(16),
+                "answered": Out(1),
                 "tick": In(16),
                 "hit": Out(1),
                 "insert": In(1),
@@ -72,6 +76,8 @@ class ClosedMessages(wiring.Component):
         m.d.comb += [
             self.busy.eq(sweeping),
             read.addr.eq(Mux(self.lookup, row_of(self.name), scrub)),
+            # Nothing is asked of it while it is written.
+            read.en.eq(~write.en),
             write.en.eq(sweeping | self.insert | scrub_write),
             write.addr.eq(Mux(sweeping, sweep, Mux(self.insert, row_of(self.inserted), scrub))),
             write.data.valid.eq(~sweeping & self.insert),
@@ -81,27 +87,43 @@ class ClosedMessages(wiring.Component):
         with m.If(sweeping):
             m.d.sync += [sweep.eq(sweep + 1), sweeping.eq(~sweep.all())]
 
-        row = read.data
-        age = Signal(16)
+        # The row, then what it says, then the answer.
+        row = Signal(row_shape)
         asked = Signal(name_shape)
-        answering = Signal()
-        m.d.comb += age.eq(self.tick - row.tick)
-        m.d.sync += [answering.eq(self.lookup), asked.eq(self.name)]
-        with m.If(answering):
-            m.d.sync += self.hit.eq(
-                row.valid & (row.name.as_value() == asked.as_value()) & (age < self.timeout)
-            )
+        age = Signal(16)
+        valid = Signal()
+        same_name = Signal()
+        stage = Signal(3)
+        m.d.sync += [
+            stage.eq(Cat(self.lookup, stage)),
+            row.eq(read.data),
+            age.eq(self.tick - row.tick),
+            valid.eq(row.valid),
+            same_name.eq(row.name.as_value() == asked.as_value()),
+        ]
+        with m.If(self.lookup):
+            m.d.sync += [asked.eq(self.name), self.answered.eq(0)]
+        with m.If(stage[2]):
+            m.d.sync += [
+                self.hit.eq(valid & same_name & (age < self.timeout)),
+                self.answered.eq(1),
+            ]
 
         interval = Signal(range(SCRUB_INTERVAL))
         m.d.sync += interval.eq(interval + 1)
         with m.FSM(name="scrubber"):
             with m.State("READ"):
                 with m.If((interval == 0) & ~self.lookup & ~self.insert & ~sweeping):
-                    m.next = "AGE"
-            with m.State("AGE"):
+                    m.next = "ROW"
+            for state, following in (("ROW", "AGE"), ("AGE", "COMPARE")):
+                with m.State(state):
+                    m.next = following
+                    with m.If(self.insert):
+                        m.next = "READ"
+            with m.State("COMPARE"):
                 with m.If(self.insert):
                     m.next = "READ"
-                with m.Elif(row.valid & age[15]):
+                with m.Elif(valid & age[15]):
                     m.next = "FORGET"
                 with m.Else():
                     m.d.sync += scrub.eq(scrub + 1)

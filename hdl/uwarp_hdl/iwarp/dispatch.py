@@ -4,7 +4,7 @@
       |              '-> DECIDE (any other) -> RELEASE'
       '-> CLOSE_* (complete, expired, or overlapped by a new message)
 
-A segment of an open message and a single datagram take 4 to 6 cycles, with a CQ that answers in 2.
+A segment of an open message takes 4 to 6 cycles; any other datagram 7, with a CQ that answers in 2.
 """
 
 from amaranth.hdl import Cat, Module, Mux, Signal
@@ -36,9 +36,11 @@ SEND_WITH_IMMEDIATE = 0xE
 
 
 class Plan(data.Struct):
-    """What ISSUE does besides taking the payload off: ``drop`` is a Counter, 0 to place it."""
+    """What ISSUE does besides taking the payload off: ``drop`` is a Counter, 0 to place it, and
+    ``dropped`` says that it is not 0."""
 
     drop: 6
+    dropped: 1
     complete: 1
     status: 8
     segment: 1
@@ -79,7 +81,7 @@ class Dispatch(wiring.Component):
     consume : Out(1)
         With ``settle``: it is a Send that uses up its receive.
     events : Out
-        Strobes by Counter: RX_PLACED and the drops of section 3.
+        Strobes by Counter, a cycle late: RX_PLACED and the drops of section 3.
     quiet : Out(1)
         No segment is at work.
     open_count : Out
@@ -131,6 +133,7 @@ class Dispatch(wiring.Component):
         overlap = Signal(n)
         tracker = Signal(range(n))
         plan = Signal(Plan)
+        has_payload = Signal()
         credit_asked = Signal()
         marking = Signal()
         issuing = Signal()
@@ -161,6 +164,8 @@ class Dispatch(wiring.Component):
 
         def finish(**fields):
             """The plan is made: on to ISSUE."""
+            if "drop" in fields:
+                fields["dropped"] = 1
             m.d.sync += [plan[name].eq(value) for name, value in fields.items()]
             m.next = "ISSUE"
 
@@ -186,6 +191,8 @@ class Dispatch(wiring.Component):
                         overlap.eq(trackers.overlap),
                         plan.eq(0),
                         plan.drop.eq(incoming.drop),
+                        plan.dropped.eq(incoming.drop != 0),
+                        has_payload.eq(incoming.datagram.payload_length != 0),
                     ]
                     with m.If(self.segments.valid):
                         m.next = "MATCH"
@@ -195,14 +202,20 @@ class Dispatch(wiring.Component):
             with m.State("MATCH"):
                 found = is_record & match.any()
                 wants_credit = ~found & (is_record | segment.receive.available)
-                m.d.comb += [
-                    request.valid.eq(wants_credit),
-                    request.payload.operation.eq(CreditOperation.RESERVE),
-                ]
                 m.d.sync += [tracker.eq(trackers.index), credit_asked.eq(wants_credit)]
                 with m.If(found):
                     m.next = "VERIFY"
-                with m.Elif(~wants_credit | request.ready):
+                with m.Elif(wants_credit):
+                    m.next = "CREDIT"
+                with m.Else():
+                    m.next = "DECIDE"
+
+            with m.State("CREDIT"):
+                m.d.comb += [
+                    request.valid.eq(1),
+                    request.payload.operation.eq(CreditOperation.RESERVE),
+                ]
+                with m.If(request.ready):
                     m.next = "DECIDE"
 
             with m.State("VERIFY"):
@@ -217,7 +230,9 @@ class Dispatch(wiring.Component):
                     finish(mark=1)
 
             with m.State("DECIDE"):
-                with m.If(~credit_asked):
+                with m.If(~closed.answered):
+                    pass
+                with m.Elif(~credit_asked):
                     finish(drop=Mux(closed.hit, Counter.DROP_LATE, Counter.DROP_NO_RECEIVE))
                 with m.Elif(is_record & segment.mapped & ~closed.hit & overlap.any()):
                     m.d.sync += [
@@ -277,13 +292,15 @@ class Dispatch(wiring.Component):
                 with m.If(close):
                     m.next = "LOOKUP"
                     with m.If(back_to_decide):
-                        m.next = "DECIDE"
+                        m.next = "CLOSED"
+            with m.State("CLOSED"):
+                # The tracker that has become free is known a cycle later.
+                m.next = "DECIDE"
 
         m.d.comb += trackers.index.eq(Mux(fsm.ongoing("MATCH"), lowest_set(match), closing))
 
         # ISSUE: everything that the plan asks for, in one cycle.
-        has_payload = datagram.payload_length != 0
-        places_now = has_payload & (plan.drop == 0)
+        places_now = has_payload & ~plan.dropped
         m.d.comb += [
             issue.eq(
                 issuing
@@ -297,16 +314,16 @@ class Dispatch(wiring.Component):
             self.places.payload.address.eq(segment.address),
             self.places.payload.length.eq(datagram.payload_length),
             self.places.payload.offset.eq(datagram.payload_offset),
-            self.places.payload.drop.eq(plan.drop != 0),
-            self.ticket.eq(self.numbered + (issue & places_now)),
+            self.places.payload.drop.eq(plan.dropped),
+            self.ticket.eq(self.numbered + (issuing & places_now)),
             self.settle.eq(issue),
             self.consume.eq(issue & plan.consume),
             closed.insert.eq((issue & plan.remember) | close),
         ]
-        m.d.sync += self.numbered.eq(self.ticket)
+        m.d.sync += self.events.eq(0)
         with m.If(issue):
-            outcome = Mux(plan.drop == 0, Counter.RX_PLACED, plan.drop)
-            m.d.comb += self.events.bit_select(outcome, 1).eq(1)
+            outcome = Mux(plan.dropped, plan.drop, Counter.RX_PLACED)
+            m.d.sync += [self.numbered.eq(self.ticket), self.events.bit_select(outcome, 1).eq(1)]
 
         # CLOSE_PUSH, and the two sources of completions and of closed names.
         m.d.comb += [
@@ -333,15 +350,10 @@ class Dispatch(wiring.Component):
 
         self._track(m, segment, trackers)
         # The map's answer comes while the next datagram is on its way here.
-        low = Signal.like(segment.low)
-        high = Signal.like(segment.high)
-        map_base = Signal.like(segment.map_base)
         m.d.comb += [
             trackers.open.eq(issue & plan.open),
             trackers.touch.eq(issue & plan.mark),
             trackers.touch_index.eq(tracker),
-            self.marks.payload.first.eq(map_base + low),
-            self.marks.payload.last.eq(map_base + high - 1),
         ]
         with m.FSM(name="marking") as mark_fsm:
             with m.State("IDLE"):
@@ -349,11 +361,10 @@ class Dispatch(wiring.Component):
                     trackers.mark_index.eq(tracker),
                     trackers.head.eq(segment.head),
                     trackers.tail.eq(segment.tail),
-                    low.eq(segment.low),
-                    high.eq(segment.high),
-                    map_base.eq(segment.map_base),
+                    self.marks.payload.first.eq(segment.map_base + segment.low),
+                    self.marks.payload.last.eq(segment.map_base + segment.high - 1),
                 ]
-                with m.If(issue & plan.mark & (datagram.payload_length != 0)):
+                with m.If(issue & plan.mark & has_payload):
                     m.next = "EDGES"
                     with m.If(segment.inner):
                         m.next = "MARK"
@@ -387,10 +398,10 @@ class Dispatch(wiring.Component):
             row.solicited.eq(datagram.solicited),
             row.immediate_valid.eq(datagram.immediate_valid),
             trackers.timeout.eq(segment.timeout),
-            trackers.missing.eq(
-                Mux(segment.first == segment.last, 0, segment.last - segment.first - 1)
-            ),
         ]
+        m.d.sync += trackers.missing.eq(
+            Mux(segment.first == segment.last, 0, segment.last - segment.first - 1)
+        )
         m.d.comb += [row[name].eq(datagram[name]) for name in ("stag", "mlen", "immediate")]
         for name in ("base", "cq", "granule_log2", "map_base", "map_addr"):
             m.d.comb += row[name].eq(segment[name])
@@ -405,13 +416,22 @@ class Dispatch(wiring.Component):
         has_bits = is_record | (datagram.opcode == SEND_WITH_IMMEDIATE)
         immediate = has_bits & datagram.immediate_valid
         solicited = Mux(has_bits, datagram.solicited, datagram.opcode == SEND_SOLICITED)
+        # Of the segment taken two cycles ago: long before ISSUE, if that completes it.
+        is_head = Signal()
+        is_tail = Signal()
+        segment_end = Signal(33)
+        m.d.sync += [
+            is_head.eq(datagram.mo == 0),
+            segment_end.eq(datagram.mo + datagram.payload_length),
+            is_tail.eq(segment_end == datagram.mlen),
+        ]
         flags = {
             CqeFlag.RECEIVE: 1,
             CqeFlag.IMMEDIATE: immediate,
             CqeFlag.SOLICITED: solicited,
             CqeFlag.SEGMENT: plan.segment,
-            CqeFlag.HEAD: plan.segment & (datagram.mo == 0),
-            CqeFlag.TAIL: plan.segment & (datagram.mo + datagram.payload_length == datagram.mlen),
+            CqeFlag.HEAD: plan.segment & is_head,
+            CqeFlag.TAIL: plan.segment & is_tail,
             CqeFlag.MAPPED: 0,
         }
         m.d.comb += [
@@ -419,7 +439,7 @@ class Dispatch(wiring.Component):
             entry.status.eq(plan.status),
             entry.flags.eq(Cat(flags[flag] for flag in CqeFlag)),
             entry.wqe_index.eq(Mux(is_record, 0, segment.receive.index)),
-            entry.valid.eq(Mux(plan.drop == 0, datagram.payload_length, 0)),
+            entry.valid.eq(Mux(plan.dropped, 0, datagram.payload_length)),
             # Of a single, the message's base is its TO.
             entry.base_to.eq(Mux(is_record, datagram.to, 0)),
             entry.stag.eq(Mux(is_record, datagram.stag, 0)),

@@ -47,7 +47,7 @@ class Trackers(wiring.Component):
     index : In
     row, progress : Out
     free, free_index : Out
-        The lowest free tracker.
+        The lowest free tracker; right from two cycles after an ``open`` or ``close``.
     open, opened, missing, timeout : In
         Opens ``free_index`` with the row ``opened``, silent for at most ``timeout`` ticks.
     touch, touch_index, tick : In
@@ -79,7 +79,7 @@ class Trackers(wiring.Component):
                 "index": In(range(n)),
                 "row": Out(tracker_layout(parameters)),
                 "progress": Out(progress_layout(parameters)),
-                "free": Out(1),
+                "free": Out(1, init=1),
                 "free_index": Out(range(n)),
                 "open": In(1),
                 "opened": In(tracker_layout(parameters)),
@@ -135,7 +135,7 @@ class Trackers(wiring.Component):
         with m.Elif(self.close):
             m.d.sync += self.count.eq(self.count - 1)
 
-        m.d.comb += [self.free_index.eq(lowest_set(~opened)), self.free.eq(~opened.all())]
+        m.d.sync += [self.free_index.eq(lowest_set(~opened)), self.free.eq(~opened.all())]
 
         m.submodules.rows = rows = memory.Memory(
             shape=tracker_layout(self._parameters), depth=n, init=[]
@@ -174,7 +174,7 @@ class Trackers(wiring.Component):
             m.d.sync += self.complete.eq(0)
         with m.If(self.mark):
             m.d.sync += [
-                self.complete.eq((after.missing == 0) & after.head & after.tail),
+                self.complete.eq((before.data.missing == self.newly) & after.head & after.tail),
                 self.complete_index.eq(self.mark_index),
             ]
 
