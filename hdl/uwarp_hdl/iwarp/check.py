@@ -6,7 +6,7 @@
 Messages, closed or open, are the business of the unit behind (:mod:`.dispatch`).
 """
 
-from amaranth.hdl import C, Module, Mux, Signal
+from amaranth.hdl import C, Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
@@ -82,6 +82,10 @@ class SegmentCheck(wiring.Component):
         below_zero = Signal()
         message_end = Signal(33)
 
+        base = Signal(64)
+        m.d.comb += base.eq(datagram.to - datagram.mo)
+
+        segment = self.segments.payload
         incoming = self.datagrams.payload
         look = self.look
         m.d.comb += look.qpn.eq(datagram.qpn)
@@ -94,35 +98,27 @@ class SegmentCheck(wiring.Component):
                     self.qp.index.eq(incoming.qpn),
                     self.region.index.eq(incoming.stag[8:]),
                 ]
-                m.d.sync += [
-                    datagram.eq(incoming),
-                    stag.eq(incoming.stag),
-                    segment_start.eq(incoming.to),
-                    extent_start.eq(incoming.to),
-                    extent_length.eq(incoming.payload_length),
-                    below_zero.eq(0),
-                    message_end.eq(incoming.mo + incoming.payload_length),
-                    receive.eq(0),
-                ]
-                with m.If(incoming.opcode == RECORD):
-                    m.d.sync += [
-                        extent_start.eq(incoming.to - incoming.mo),
-                        extent_length.eq(incoming.mlen),
-                        below_zero.eq(incoming.to < incoming.mo),
-                    ]
+                m.d.sync += [datagram.eq(incoming), stag.eq(incoming.stag), receive.eq(0)]
                 with m.If(self.datagrams.valid):
                     m.next = "ROWS"
             with m.State("ROWS"):
                 m.d.comb += look.lookup.eq(1)
-                m.d.sync += [qp.eq(self.qp.row), region.eq(self.region.row)]
+                m.d.sync += [
+                    qp.eq(self.qp.row),
+                    region.eq(self.region.row),
+                    segment_start.eq(datagram.to),
+                    extent_start.eq(Mux(is_record, base, datagram.to)),
+                    extent_length.eq(Mux(is_record, datagram.mlen, datagram.payload_length)),
+                    below_zero.eq(is_record & (datagram.to < datagram.mo)),
+                ]
                 m.next = "DIFFERENCES"
-                # Nothing is read for a QP that is not up: its ring may be gone.
-                with m.If(is_send & receives(self.qp.row)):
+                with m.If(is_send):
                     m.next = "RECEIVE"
             with m.State("RECEIVE"):
+                # Nothing is read for a QP that is not up: its ring may be gone.
                 m.d.comb += [
                     look.lookup.eq(1),
-                    look.waiting.eq(1),
+                    look.waiting.eq(receives(qp)),
                     self.region.index.eq(look.receive.lkey[8:]),
                 ]
                 m.d.sync += [
@@ -132,7 +128,9 @@ class SegmentCheck(wiring.Component):
                     extent_start.eq(look.receive.addr),
                     extent_length.eq(look.receive.length),
                 ]
-                with m.If(look.known):
+                with m.If(~receives(qp)):
+                    m.next = "DIFFERENCES"
+                with m.Elif(look.known):
                     m.next = "REGION"
             with m.State("REGION"):
                 m.d.sync += region.eq(self.region.row)
@@ -165,26 +163,42 @@ class SegmentCheck(wiring.Component):
         extent_end = Signal(65)
         start = Signal(65)
         offset = Signal(64)
-        is_last_segment = Signal()
+        last_number = Signal(32)  # of the message's octets
+        is_whole = Signal()
+        no_payload = Signal()
+        from_start = Signal()
+        mask = Signal(16)
+        log2 = region.granule_log2[:5]
         m.d.sync += [
             extent_end.eq(extent_start + extent_length),
             start.eq(extent_start - region.base_to),
             offset.eq(segment_start - region.base_to),
-            is_last_segment.eq(message_end == datagram.mlen),
+            message_end.eq(datagram.mo + datagram.payload_length),
+            last_number.eq(datagram.mlen - 1),
+            is_whole.eq(datagram.payload_length == datagram.mlen),
+            no_payload.eq(datagram.payload_length == 0),
+            from_start.eq(datagram.mo == 0),
+            mask.eq(~((C(0xFFFF, 16) << log2)[:16])),
+            segment.mapped.eq(region.mapped & (datagram.mlen != 0)),
+            segment.receive.short.eq(datagram.mlen > receive.length),
         ]
+        is_last_segment = Signal()
         wraps = Signal()
         below = Signal()
         end = Signal(66)
         address = Signal(64)
         last_octet = Signal(offset_shape)
         payload_end = Signal(offset_shape)
+        checked_region = Signal()
         m.d.sync += [
+            is_last_segment.eq(message_end == datagram.mlen),
             wraps.eq(extent_end[64] & extent_end[:64].any()),
             below.eq(extent_start < region.base_to),
             end.eq(start[:64] + extent_length),
             address.eq(region.dma_addr + offset),
-            last_octet.eq(start + datagram.mlen - 1),
+            last_octet.eq(start + last_number),
             payload_end.eq(offset + datagram.payload_length),
+            checked_region.eq(Mux(is_record, datagram.mlen != 0, is_write & ~no_payload)),
         ]
         above = Signal()
         first = Signal(width)
@@ -192,33 +206,13 @@ class SegmentCheck(wiring.Component):
         low_whole = Signal(width + 1)
         low_part = Signal()
         high = Signal(width + 1)
-        log2 = region.granule_log2[:5]
         m.d.sync += [
             above.eq(end > region.length),
             first.eq(start[:offset_shape] >> log2),
             last.eq(last_octet >> log2),
             low_whole.eq(offset[:offset_shape] >> log2),
-            low_part.eq((offset[:16] & ~((C(0xFFFF, 16) << log2)[:16])).any()),
+            low_part.eq((offset[:16] & mask).any()),
             high.eq(payload_end >> log2),
-        ]
-
-        segment = self.segments.payload
-        low = Signal(width + 1)
-        inner_low = Signal(width + 1)
-        inner_high = Signal(width + 1)
-        covered_high = Signal(width + 1)
-        m.d.comb += [
-            low.eq(Mux(datagram.mo == 0, first, low_whole + low_part)),
-            covered_high.eq(Mux(is_last_segment, last + 1, high)),
-            inner_low.eq(Mux(low > first, low, first + 1)),
-            inner_high.eq(Mux(covered_high < last, covered_high, last)),
-        ]
-        m.d.sync += [
-            segment.low.eq(inner_low),
-            segment.high.eq(inner_high),
-            segment.inner.eq(inner_low < inner_high),
-            segment.head.eq((low == first) & (covered_high > first)),
-            segment.tail.eq((covered_high > last) & (low <= last)),
         ]
 
         foreign_ip = Signal()
@@ -228,54 +222,60 @@ class SegmentCheck(wiring.Component):
             foreign_port.eq((qp.peer_port != 0) & (qp.peer_port != datagram.source_port)),
         ]
 
-        no_payload = datagram.payload_length == 0
-        outside = (
-            (stag[8:] >= n_region)
-            | ~region.valid
-            | (region.key != stag[:8])
-            | (region.pd != qp.pd)
-            | below
-            | above
-        )
-        m.d.sync += [
-            segment.complete.eq(datagram.payload_length == datagram.mlen),
-            segment.receive.available.eq(receive.available),
-            segment.receive.index.eq(receive.index),
-            segment.receive.short.eq(datagram.mlen > receive.length),
-            segment.receive.fault.eq(
-                ~no_payload
-                & (
-                    receive.error
-                    | (
-                        (receive.length != 0)
-                        & (outside | ~region.access[exact_log2(Access.LOCAL_WRITE)])
-                    )
-                )
-            ),
-        ]
-
-        checked_region = Mux(is_record, datagram.mlen != 0, is_write & ~no_payload)
+        # All of the verdict but ``above``.
+        stag_row = stag[8:] >= n_region
+        stag_key = region.key != stag[:8]
+        stag_pd = region.pd != qp.pd
         failures = [
             (Counter.DROP_QP_STATE, ~receives(qp) | (datagram.qpn >= self._parameters.n_qp)),
             (Counter.DROP_PEER, foreign_ip | foreign_port),
             (Counter.DROP_QP_OPCODE, ~qp.opcodes.bit_select(datagram.opcode, 1)),
             (Counter.DROP_UNTAGGED_QN, is_send & (datagram.qn != 0)),
             (Counter.DROP_MESSAGE_LENGTH, ~is_write & (message_end > datagram.mlen)),
-            (Counter.DROP_SEND_SEGMENTED, is_send & (datagram.payload_length != datagram.mlen)),
-            (Counter.DROP_STAG_INVALID, checked_region & (~region.valid | (stag[8:] >= n_region))),
-            (Counter.DROP_STAG_KEY, checked_region & (region.key != stag[:8])),
-            (Counter.DROP_STAG_PD, checked_region & (region.pd != qp.pd)),
+            (Counter.DROP_SEND_SEGMENTED, is_send & ~is_whole),
+            (Counter.DROP_STAG_INVALID, checked_region & (~region.valid | stag_row)),
+            (Counter.DROP_STAG_KEY, checked_region & stag_key),
+            (Counter.DROP_STAG_PD, checked_region & stag_pd),
             (
                 Counter.DROP_STAG_ACCESS,
                 checked_region & ~region.access[exact_log2(Access.REMOTE_WRITE)],
             ),
             (Counter.DROP_TO_WRAP, checked_region & (below_zero | wraps)),
-            (Counter.DROP_BOUNDS, checked_region & (below | above)),
         ]
-        verdict = C(0, 6)
-        for counter, failed in reversed(failures):
-            verdict = Mux(failed, counter, verdict)
-        m.d.sync += segment.drop.eq(verdict)
+        failed = Signal(len(failures))
+        outside = Signal()
+        may_write = Signal()
+        sge_empty = Signal()
+        m.d.sync += [
+            failed.eq(Cat(condition for _, condition in failures)),
+            outside.eq(stag_row | ~region.valid | stag_key | stag_pd | below),
+            may_write.eq(region.access[exact_log2(Access.LOCAL_WRITE)]),
+            sge_empty.eq(receive.length == 0),
+        ]
+
+        # A message starts before its segments: ``low_whole`` is not below ``first``.
+        from_first = Signal()  # nothing of the first granule comes before the segment
+        high_below_last = Signal()
+        low_to_last = Signal()
+        m.d.comb += [
+            from_first.eq(from_start | ((low_whole == first) & ~low_part)),
+            high_below_last.eq(~is_last_segment & (high < last)),
+            low_to_last.eq(from_start | Mux(low_part, low_whole < last, low_whole <= last)),
+            segment.inner.eq(segment.low < segment.high),
+        ]
+        verdict = Mux(checked_region & (below | above), Counter.DROP_BOUNDS, 0)
+        for index, (counter, _) in reversed(list(enumerate(failures))):
+            verdict = Mux(failed[index], counter, verdict)
+        m.d.sync += [
+            segment.low.eq(Mux(from_first, first + 1, low_whole + low_part)),
+            segment.high.eq(Mux(high_below_last, high, last)),
+            segment.head.eq(from_first & (is_last_segment | (high > first))),
+            segment.tail.eq((is_last_segment | (high > last)) & low_to_last),
+            segment.drop.eq(verdict),
+            segment.receive.fault.eq(
+                ~no_payload & (receive.error | (~sge_empty & (outside | above | ~may_write)))
+            ),
+        ]
         m.d.comb += [
             look.may_take.eq(
                 (segment.drop == 0)
@@ -283,11 +283,13 @@ class SegmentCheck(wiring.Component):
                 & (segment.receive.fault | ~segment.receive.short)
             ),
             segment.datagram.eq(datagram),
+            segment.complete.eq(is_whole),
+            segment.receive.available.eq(receive.available),
+            segment.receive.index.eq(receive.index),
             segment.cq.eq(qp.recv_cq),
             segment.timeout.eq(qp.timeout),
             segment.address.eq(address),
             segment.base.eq(extent_start),
-            segment.mapped.eq(region.mapped & (datagram.mlen != 0)),
             segment.granule_log2.eq(log2),
             segment.map_base.eq(region.map_base),
             segment.map_addr.eq(region.map_addr),

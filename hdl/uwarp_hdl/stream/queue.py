@@ -25,8 +25,8 @@ class Queue(wiring.Component):
     One item a cycle in and out. An item that finds the queue empty is offered in the next cycle.
     ``o`` comes from registers, ``i.ready`` is one.
 
-    What waits in block RAM takes 4 cycles to ``o``. So ``o`` may pause for 2 cycles when a stall ends
-    in which the first item had to wait; then it keeps up with ``i``.
+    What waits in block RAM takes 4 cycles to ``o``. So ``o`` may pause for 2 cycles when a stall
+    ends in which the first item had to wait; then it keeps up with ``i``.
 
     Parameters
     ----------
