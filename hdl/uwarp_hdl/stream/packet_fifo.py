@@ -22,8 +22,13 @@ class PacketFifo(wiring.Component):
     before it have gone. Words that no commit follows take room until they are discarded: who fills
     the memory with undecided words has to discard them, or nothing moves again.
 
-    Parameters ---------- shape : ShapeLike Of a word. depth : int Words of room, a power of two of
-    2 or more. The word that ``o`` offers and the next are not counted.
+    Parameters
+    ----------
+    shape : ShapeLike
+        Of a word.
+    depth : int
+        Words of room, a power of two of 2 or more. The word that ``o`` offers and the next are not
+        counted.
 
     Attributes
     ----------
