@@ -33,6 +33,7 @@ from .iwarp.transmit import TransmitPath
 from .iwarp.validity_map import ValidityMap
 from .layouts import Datagram, PacketBeat
 from .net.crc_check import CrcCheck
+from .net.realign import Realigner
 from .net.receive import FrameReceiver
 from .nic import Nic
 from .stream.packet_fifo import PacketFifo
@@ -46,6 +47,7 @@ UNITS: dict[str, Factory] = {
     "queue": lambda parameters: Queue(Datagram, 64),
     "packet_fifo": lambda parameters: PacketFifo(PacketBeat, 2048),
     "crc_check": lambda parameters: CrcCheck(2),
+    "realigner": lambda parameters: Realigner(),
     "frame_receiver": FrameReceiver,
     "segment_check": SegmentCheck,
     "receive_queue": ReceiveQueue,

@@ -105,12 +105,8 @@ class NetworkCheck(wiring.Component):
             payload.eq(length - Mux(word.ipv6, 0, units << 2)),
             end.eq(length + Mux(word.ipv6, EARLY_HEADER + IPV6_HEADER, header_end)),
             self.malformed.eq(wrong_version | payload[16]),
-            # The header's last two octets are the first ones of step 1.
-            self.short.eq(
-                (word.step == 0)
-                | ((word.step == 1) & (word.last_octet == 0))
-                | (end > word.position + 1)
-            ),
+            # The header is in full if the datagram is, but where its own length is too small.
+            self.short.eq((word.step == 0) | (end > word.position + 1)),
         ]
 
         # Two halves of an IPv4 address, three words of an IPv6 one.
