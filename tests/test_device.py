@@ -271,19 +271,7 @@ def test_short_frames_fill_the_wire_exactly(kind: str, octets: int, wire: int) -
         pair.hosts[0].check_sum()
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "model",
-        pytest.param(
-            "rtl",
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="receive WQEs are read one by one, behind the payload that is read ahead",
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize("kind", KINDS)
 def test_sends_are_received_while_many_wait_to_be_sent(kind: str) -> None:
     """Reads for what is to be sent do not hold up those for receive WQEs."""
     with opened(kind) as link:
