@@ -5,9 +5,9 @@
     hints (FIFO) --+--> look: indices, QP row --> burst --> memory --> words --> fills
     miss ----------+                         '--> flights (FIFO) --------^
 
-A hint or a miss takes 7 cycles to the burst; the QP goes on, a burst every 8 cycles, until its
-share of the cache is full, a miss of another QP is served between two bursts. Up to ``FLIGHTS``
-bursts of up to 8 WQEs, 32 words, are on their way; words always have a place.
+From a hint or a miss to its burst 7 cycles, from one burst to the next 8. QPs take turns, a burst
+each, until their shares of the cache are full; one for which a Send waits comes first. Up to
+``FLIGHTS`` bursts of up to 8 WQEs, 32 words, are on their way; words always have a place.
 """
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal
@@ -24,7 +24,7 @@ from ..stream.queue import Queue
 __all__ = ["CachedReceive", "ReceivePrefetch", "check_depth", "default_depth", "fill_layout"]
 
 FLIGHTS = 8
-HINTS = 16
+HINTS = 64
 LARGEST_BURST = 8
 WQE_WORDS = RECV_WQE.size // 8
 CACHED_WQES = 4096
@@ -184,7 +184,7 @@ class ReceivePrefetch(wiring.Component):
         count = Signal(range(largest + 1))
 
         m.d.comb += [
-            hints.i.p.eq(self.hint_qpn),
+            hints.i.p.eq(Mux(self.hint, self.hint_qpn, qpn)),
             hints.i.valid.eq(self.hint),
             self.qp.index.eq(qpn),
             get.addr.eq(qpn),
@@ -206,7 +206,12 @@ class ReceivePrefetch(wiring.Component):
                 with m.If(~self.pause):
                     m.d.sync += for_miss.eq(0)
                     # A miss is looked at once, and whenever it lasts with nothing on its way.
-                    with m.If(self.miss & ~(served & flying)):
+                    missed = self.miss & ~(served & flying)
+                    with m.If(again & hints.i.ready & (hints.o.valid | missed)):
+                        # Behind the others; a hint that comes in this very cycle goes first.
+                        m.d.comb += hints.i.valid.eq(1)
+                        m.d.sync += again.eq(self.hint)
+                    with m.Elif(missed):
                         m.d.sync += [qpn.eq(self.miss_qpn), for_miss.eq(1), served.eq(1)]
                         m.next = "LOOK"
                     with m.Elif(again):

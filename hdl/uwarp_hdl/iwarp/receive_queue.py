@@ -125,9 +125,9 @@ class ReceiveQueue(wiring.Component):
         consumer_write = consumers.write_port()
         filled_write = filled.write_port()
         cache_write = cache.write_port()
-        producer = producers.read_port(transparent_for=(producer_write,))
-        consumer = consumers.read_port(transparent_for=(consumer_write,))
-        filled_end = filled.read_port(transparent_for=(filled_write,))
+        producer = producers.read_port()
+        consumer = consumers.read_port()
+        filled_end = filled.read_port()
         cached = cache.read_port()
 
         # The Send between its lookup and the unit behind, and the one there.
@@ -251,7 +251,8 @@ class ReceiveQueue(wiring.Component):
         receive_4 = Signal(PostedReceive)
         present_4 = Signal()
         m.d.comb += [
-            valid_0.eq(look.lookup & ~lent),
+            # A consumer index read while it is written is the old one.
+            valid_0.eq(look.lookup & ~lent & ~(consumed & (sent_qpn == look.qpn))),
             ahead_0.eq(
                 Mux(
                     look.offered & held,
