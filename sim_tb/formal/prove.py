@@ -141,12 +141,12 @@ def prove(proof, directory: Path, *, cycles: int, induction: int = 0) -> None:
     With ``induction``, that of so many cycles makes it hold for ever.
     """
     model = Model(proof, directory)
-    questions = [("a cover is not reached", model.covered(cycles))]
-    if questions[0][1].holds:
-        questions.append(("does not hold", model.bounded(max(cycles, induction))))
+    questions = [("does not hold", model.bounded, max(cycles, induction))]
     if induction:
-        questions.append(("is not inductive", model.inductive(induction)))
-    for what, verdict in questions:
+        questions.append(("is not inductive", model.inductive, induction))
+    questions.append(("has a cover that is not reached", model.covered, cycles))
+    for what, ask, bound in questions:
+        verdict = ask(bound)
         assert verdict.holds, (
             f"{type(proof).__name__} {what}: {', '.join(sorted(verdict.failed))}\n"
             f"traces in {directory}\n{verdict.log}"
