@@ -16,7 +16,7 @@ beside the operations. An interrupt fires when the CQE that causes it is in memo
 answered).
 """
 
-from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, signed
 from amaranth.lib import data, enum, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -127,7 +127,7 @@ class CompletionUnit(wiring.Component):
         slot_valid = Signal()
 
         may_notice = notices.has_room
-        completes = chosen_valid & (chosen.kind == _Kind.COMPLETE)
+        completes = Signal()  # the operation chosen, or the one before
         may_complete = may_notice & ~slot_valid & ~completes
         requests = [self.doorbells.valid & may_notice]
         requested = [self.doorbells.p.cq]
@@ -192,6 +192,7 @@ class CompletionUnit(wiring.Component):
         read_state = Signal(_State)
         m.d.comb += [
             get.addr.eq(chosen.cq),
+            get.en.eq(is_odd & ~self.busy),
             put.addr.eq(written_cq),
             put.data.eq(written),
             read_state.eq(Mux(written_valid & (written_cq == chosen.cq), written, get.data)),
@@ -214,19 +215,24 @@ class CompletionUnit(wiring.Component):
             m.d.comb += [put.addr.eq(sweep), put.data.eq(Const(0)), put.en.eq(1)]
             m.d.sync += [sweep.eq(sweep + 1), self.busy.eq(~sweep.all())]
         with m.Else():
-            m.d.comb += put.en.eq(written_valid)
+            # In even cycles as it is: said for synthesis to see that no read is beside it.
+            m.d.comb += put.en.eq(written_valid & ~is_odd)
 
-        size = Signal(17)
+        in_ring = Signal(_LARGEST_LOG2)  # the bits of an index that count in the ring
         notice = notices.notice
         give = Signal()
         m.d.comb += [
-            size.eq(Const(1, 17) << state.log2),
+            in_ring.eq(Cat(state.log2 > bit for bit in range(_LARGEST_LOG2))),
+            completes.eq(
+                (chosen_valid & (chosen.kind == _Kind.COMPLETE))
+                | (active & (kind == _Kind.COMPLETE))
+            ),
             state_next.eq(state),
             notice.cq.eq(cq),
         ]
         # A client gives back or uses only what it reserved, unless the row was written since.
         gives_back = state.reserved != 0
-        reserved_less = state.reserved - gives_back
+        reserved_less = Mux(gives_back, (state.reserved - 1)[:17], state.reserved)
         with m.If(execute):
             with m.Switch(kind):
                 with m.Case(_Kind.DOORBELL):
@@ -240,10 +246,15 @@ class CompletionUnit(wiring.Component):
                             notice.clear.eq(1),
                         ]
                     with m.Else():
-                        occupied = (state.producer - doorbell.index)[:32]
+                        occupied = state.producer - doorbell.index
+                        # occupied modulo 2^32, plus reserved, in one carry chain.
+                        taken = Signal(signed(35))
                         m.d.comb += [
+                            taken.eq(state.producer + state.reserved - doorbell.index),
                             state_next.occupied.eq(occupied),
-                            state_next.taken.eq(occupied + state.reserved),
+                            state_next.taken.eq(
+                                Cat(taken[:32], Mux(occupied[32], ~taken[34], taken[32]))
+                            ),
                         ]
                         with m.If(doorbell.arm):
                             differs = state.producer != doorbell.index
@@ -252,11 +263,14 @@ class CompletionUnit(wiring.Component):
                     with m.If(release):
                         m.d.comb += [
                             state_next.reserved.eq(reserved_less),
-                            state_next.taken.eq(state.taken - gives_back),
+                            state_next.taken.eq(Mux(gives_back, state.taken - 1, state.taken)),
                         ]
                     with m.Else():
                         # taken < size, a power of two.
-                        m.d.comb += give.eq(state.valid & ((state.taken >> state.log2) == 0))
+                        beyond_ring = Cat(
+                            state.taken[:_LARGEST_LOG2] & ~in_ring, state.taken[_LARGEST_LOG2:]
+                        )
+                        m.d.comb += give.eq(state.valid & ~beyond_ring.any())
                         with m.If(give):
                             m.d.comb += [
                                 state_next.reserved.eq(state.reserved + 1),
@@ -268,7 +282,9 @@ class CompletionUnit(wiring.Component):
                         state_next.reserved.eq(reserved_less),
                         state_next.producer.eq(state.producer + state.valid),
                         state_next.occupied.eq(state.occupied + state.valid),
-                        state_next.taken.eq(state.taken + (state.valid & ~gives_back)),
+                        state_next.taken.eq(
+                            Mux(state.valid & ~gives_back, state.taken + 1, state.taken)
+                        ),
                         state_next.armed.eq(state.armed & ~state.valid),
                         notice.is_write.eq(state.valid),
                         notice.set.eq(state.valid & state.armed),
@@ -286,12 +302,14 @@ class CompletionUnit(wiring.Component):
         m.d.comb += [writer.slots.payload.eq(slot), writer.slots.valid.eq(slot_valid)]
         with m.If(writer.slots.ready):
             m.d.sync += slot_valid.eq(0)
-        with m.If(execute & (kind == _Kind.COMPLETE)):
-            offset = state.producer & (size - 1)
+        # In the cycle after: operation and state stay until its end.
+        offset = Signal(_LARGEST_LOG2)
+        m.d.sync += offset.eq(state.producer[:_LARGEST_LOG2] & in_ring)
+        with m.If(active & ~is_odd & (kind == _Kind.COMPLETE)):
             m.d.sync += [
                 slot_valid.eq(1),
                 slot.client.eq(client),
-                slot.address.eq(Cat(Const(0, 6), state.address + offset[:_LARGEST_LOG2])),
+                slot.address.eq(Cat(Const(0, 6), state.address + offset)),
                 slot.phase.eq(~state.producer.bit_select(state.log2, 1)),
                 slot.discard.eq(~state.valid),
             ]

@@ -5,7 +5,7 @@
     slots --------+
     completions --+--> 64 octets, with time and phase --> write burst of 8 words
 
-Words leave from a shift register: 8 cycles a CQE, and none between two of them.
+Words leave from a shift register: 8 cycles a CQE, and one between two of them.
 """
 
 from amaranth.hdl import Array, Module, Signal
@@ -38,8 +38,7 @@ class Slot(data.Struct):
 class CqeWriter(wiring.Component):
     """Write completions into the slots given.
 
-    The first word is offered in the cycle after slot and completion meet; with a slot always
-    waiting one CQE follows the other without a gap.
+    The first word is offered in the cycle after slot and completion meet.
 
     Parameters
     ----------
@@ -74,10 +73,9 @@ class CqeWriter(wiring.Component):
         slot = self.slots.payload
         words = Signal(8 * CQE.size)
         position = Signal(range(_CQE_BEATS))
-        is_last = position == _CQE_BEATS - 1
-        free = (~self.beats.valid | (self.beats.ready & is_last)) & (
-            ~self.bursts.valid | self.bursts.ready
-        )
+        is_last = Signal()
+        # A burst that is taken late holds up the next CQE.
+        free = ~self.beats.valid & ~self.bursts.valid
         begin = free & self.slots.valid
 
         cqe = Signal(_CQE_LAYOUT)
@@ -104,15 +102,18 @@ class CqeWriter(wiring.Component):
             m.d.sync += [
                 words.eq(words[64:]),
                 position.eq(position + 1),
+                is_last.eq(position == _CQE_BEATS - 2),
                 self.beats.valid.eq(~is_last),
             ]
+        with m.If(~self.beats.valid):
+            m.d.sync += words.eq(cqe)
         with m.If(begin):
             m.d.sync += [
                 self.bursts.p.address.eq(slot.address),
                 self.bursts.valid.eq(~slot.discard),
                 self.beats.valid.eq(~slot.discard),
-                words.eq(cqe),
                 position.eq(0),
+                is_last.eq(0),
             ]
         written = begin & ~slot.discard
         m.d.sync += [

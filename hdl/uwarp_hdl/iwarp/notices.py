@@ -9,8 +9,10 @@ A notice that waits for nothing comes out 3 cycles after it went in.
 """
 
 from amaranth.hdl import Module, Signal
-from amaranth.lib import data, fifo, wiring
+from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
+
+from ..stream.queue import Queue
 
 __all__ = ["NOTICES", "Notice", "NoticeQueue"]
 
@@ -56,20 +58,20 @@ class NoticeQueue(wiring.Component):
         m = Module()
         notice = Signal(Notice)
         m.d.sync += notice.eq(self.notice)
-        m.submodules.queue = queue = fifo.SyncFIFO(width=Notice.as_shape().size, depth=NOTICES)
-        head = data.View(Notice, queue.r_data)
+        m.submodules.queue = queue = Queue(Notice, NOTICES)
+        head = queue.o.payload
         answered = Signal(range(NOTICES + 1))
-        due = queue.r_rdy & (~head.is_write | (answered != 0))
+        due = queue.o.valid & (~head.is_write | (answered != 0))
         m.d.comb += [
-            queue.w_data.eq(notice),
-            queue.w_en.eq(notice.is_write | notice.set | notice.clear),
-            queue.r_en.eq(due),
+            queue.i.payload.eq(notice),
+            queue.i.valid.eq(notice.is_write | notice.set | notice.clear),
+            queue.o.ready.eq(due),
         ]
         m.d.sync += [
             self.has_room.eq(queue.level < NOTICES - 4),
             answered.eq(answered + self.done - (due & head.is_write)),
             self.unanswered.eq(
-                self.unanswered + (queue.w_en & notice.is_write) - (due & head.is_write)
+                self.unanswered + (queue.i.valid & notice.is_write) - (due & head.is_write)
             ),
             self.irq_set.eq(due & head.set),
             self.irq_clear.eq(due & head.clear),
