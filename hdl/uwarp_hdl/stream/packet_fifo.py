@@ -27,8 +27,8 @@ class PacketFifo(wiring.Component):
     shape : ShapeLike
         Of a word.
     depth : int
-        Words of room, a power of two of 2 or more. The word that ``o`` offers and the next are not
-        counted.
+        Words of room, a power of two of 2 or more. The word that ``o`` offers, and the next, are
+        not counted.
 
     Attributes
     ----------
