@@ -30,7 +30,7 @@ def test_queue(tmp_path, depth, cycles):
 def test_packet_fifo(tmp_path, depth, cycles):
     """P11, P15: commits and discards at any time, with a word and without."""
     unit = PacketFifo(1, depth)
-    prove(BufferProof(unit, room=depth, most=depth + 1, delay=1), tmp_path, cycles=cycles)
+    prove(BufferProof(unit, room=depth, most=depth + 2, delay=2), tmp_path, cycles=cycles)
 
 
 @pytest.mark.parametrize(
