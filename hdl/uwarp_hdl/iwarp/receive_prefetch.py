@@ -24,7 +24,6 @@ from ..stream.queue import Queue
 __all__ = ["CachedReceive", "ReceivePrefetch", "check_depth", "default_depth", "fill_layout"]
 
 FLIGHTS = 8
-HINTS = 64
 LARGEST_BURST = 8
 WQE_WORDS = RECV_WQE.size // 8
 CACHED_WQES = 4096
@@ -77,7 +76,7 @@ class ReceivePrefetch(wiring.Component):
     Members
     -------
     hint, hint_qpn : In
-        A QP that may have receives to read. Forgotten if ``HINTS`` others wait.
+        Strobe: a QP may have receives to read.
     miss, miss_qpn : In
         A Send waits for a receive of this QP.
     waiting : In(1)
@@ -154,10 +153,14 @@ class ReceivePrefetch(wiring.Component):
         def least(a, b):
             return Mux(a < b, a, b)
 
-        m.submodules.hints = hints = Queue(len(self.hint_qpn), HINTS)
-        m.submodules.asked = asked_memory = memory.Memory(
-            shape=16, depth=self._parameters.n_qp, init=[]
-        )
+        # Each QP at most once, so there is always room.
+        n_qp = self._parameters.n_qp
+        m.submodules.hints = hints = Queue(len(self.hint_qpn), n_qp)
+        queued = Signal(n_qp)
+        hint = Signal()
+        hint_qpn = Signal.like(self.hint_qpn)
+        back = Signal()
+        m.submodules.asked = asked_memory = memory.Memory(shape=16, depth=n_qp, init=[])
         put = asked_memory.write_port()
         get = asked_memory.read_port()
 
@@ -170,6 +173,8 @@ class ReceivePrefetch(wiring.Component):
         ring_addr = Signal(56)
         ring_log2 = Signal(4)
         asked = Signal(16)
+        asked_next = Signal(16)
+        issued = Signal()
         posted = Signal(32)
         level = Signal(level_bits)
         slot = Signal(15)
@@ -184,17 +189,28 @@ class ReceivePrefetch(wiring.Component):
         count = Signal(range(largest + 1))
 
         m.d.comb += [
-            hints.i.p.eq(Mux(self.hint, self.hint_qpn, qpn)),
-            hints.i.valid.eq(self.hint),
+            hints.i.p.eq(Mux(hint, hint_qpn, qpn)),
+            hints.i.valid.eq((hint | back) & ~queued.bit_select(hints.i.p, 1)),
             self.qp.index.eq(qpn),
             get.addr.eq(qpn),
             put.addr.eq(qpn),
-            put.data.eq(asked + count),
+            put.data.eq(asked_next),
+            put.en.eq(issued),
             size.eq(C(1, 16) << ring_log2),
             burst.p.address.eq(Cat(C(0, exact_log2(RECV_WQE.size)), wqe_address)),
             burst.p.beats.eq((count << exact_log2(WQE_WORDS)) - 1),
             flights.w_data.eq(Cat(qpn, asked)),
         ]
+        m.d.sync += [
+            hint.eq(self.hint),
+            hint_qpn.eq(self.hint_qpn),
+            asked_next.eq(asked + count),
+            issued.eq(0),
+        ]
+        with m.If(hints.i.valid):
+            m.d.sync += queued.bit_select(hints.i.p, 1).eq(1)
+        with m.If(hints.o.ready):
+            m.d.sync += queued.bit_select(hints.o.p, 1).eq(0)
         with m.If(self.clear):
             m.d.comb += [put.addr.eq(self.clear_qpn), put.data.eq(0), put.en.eq(1)]
         with m.If(~self.waiting):
@@ -207,10 +223,10 @@ class ReceivePrefetch(wiring.Component):
                     m.d.sync += for_miss.eq(0)
                     # A miss is looked at once, and whenever it lasts with nothing on its way.
                     missed = self.miss & ~(served & flying)
-                    with m.If(again & hints.i.ready & (hints.o.valid | missed)):
+                    with m.If(again & (hints.o.valid | missed)):
                         # Behind the others; a hint that comes in this very cycle goes first.
-                        m.d.comb += hints.i.valid.eq(1)
-                        m.d.sync += again.eq(self.hint)
+                        m.d.comb += back.eq(1)
+                        m.d.sync += again.eq(hint)
                     with m.Elif(missed):
                         m.d.sync += [qpn.eq(self.miss_qpn), for_miss.eq(1), served.eq(1)]
                         m.next = "LOOK"
@@ -272,8 +288,8 @@ class ReceivePrefetch(wiring.Component):
             with m.State("BURST"):
                 m.d.comb += burst.valid.eq(flights.w_rdy)
                 with m.If(burst.valid & burst.ready):
-                    m.d.comb += [put.en.eq(1), flights.w_en.eq(1)]
-                    m.d.sync += again.eq(1)
+                    m.d.comb += flights.w_en.eq(1)
+                    m.d.sync += [issued.eq(1), again.eq(1)]
                     m.next = "IDLE"
 
     def _take(self, m, flights, flight):
