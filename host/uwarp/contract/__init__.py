@@ -5,8 +5,17 @@ What the device does with them is written in ``docs/device.md``.
 """
 
 from .counters import COUNTER_MEANINGS, DROPS, Counter, outcome_sum
-from .descriptors import CQE, RECV_WQE, SEND_WQE
-from .enums import Access, CqeFlag, QpState, Status, Table, WqeFlag
+from .descriptors import CQE, EVENT, RECV_WQE, SEND_WQE
+from .enums import (
+    Access,
+    CloseTarget,
+    CqeFlag,
+    EventType,
+    QpState,
+    Status,
+    Table,
+    WqeFlag,
+)
 from .parameters import Parameters
 from .registers import (
     ADDRESS_BITS,
@@ -28,7 +37,15 @@ from .registers import (
     doorbell_address,
 )
 from .structure import Field, Structure
-from .tables import CQ_ENTRY, PORT_ENTRY, QP_ENTRY, REGION_ENTRY, TABLES, port_rows
+from .tables import (
+    CQ_ENTRY,
+    MODERATION_ENTRY,
+    PORT_ENTRY,
+    QP_ENTRY,
+    REGION_ENTRY,
+    TABLES,
+    port_rows,
+)
 
 __all__ = [
     "ADDRESS_BITS",
@@ -39,7 +56,9 @@ __all__ = [
     "DOORBELL_BASE",
     "DOORBELL_PAGE",
     "DROPS",
+    "EVENT",
     "MAGIC",
+    "MODERATION_ENTRY",
     "PORT_ENTRY",
     "QP_ENTRY",
     "RECV_WQE",
@@ -51,11 +70,13 @@ __all__ = [
     "VERSION",
     "Access",
     "AccessMode",
+    "CloseTarget",
     "Control",
     "Counter",
     "CqeFlag",
     "DeviceStatus",
     "Doorbell",
+    "EventType",
     "Field",
     "Filter",
     "Parameters",

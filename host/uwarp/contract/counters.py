@@ -51,9 +51,13 @@ class Counter(IntEnum):
     DROP_RECEIVE_PROTECTION = 34
     DROP_RECEIVE_SHORT = 35
     DROP_CQ_FULL = 36
-    TX_FRAMES = 37
-    CQES = 38
-    MESSAGES_PARTIAL = 39
+    DROP_NO_TRACKER = 37
+    TX_FRAMES = 38
+    CQES = 39
+    MESSAGES_PARTIAL = 40
+    EVENTS = 41
+    EVENTS_LOST = 42
+    DMA_ERRORS = 43
 
 
 COUNTER_MEANINGS: dict[Counter, str] = {
@@ -81,7 +85,7 @@ COUNTER_MEANINGS: dict[Counter, str] = {
     Counter.DROP_QP_OPCODE: "opcode not accepted by the queue pair",
     Counter.DROP_UNTAGGED_QN: "queue number not 0",
     Counter.DROP_MESSAGE_LENGTH: "message offset and payload exceed the message length",
-    Counter.DROP_SEND_SEGMENTED: "Send of more than one datagram",
+    Counter.DROP_SEND_SEGMENTED: "Send of several datagrams, and the posted receive has no map",
     Counter.DROP_STAG_INVALID: "STag names no region",
     Counter.DROP_STAG_KEY: "STag's key is not the region's",
     Counter.DROP_STAG_PD: "region of another protection domain",
@@ -94,9 +98,13 @@ COUNTER_MEANINGS: dict[Counter, str] = {
     Counter.DROP_RECEIVE_PROTECTION: "Send, and the posted receive's SGE is not allowed",
     Counter.DROP_RECEIVE_SHORT: "Send longer than the posted receive",
     Counter.DROP_CQ_FULL: "no free slot in the completion queue",
+    Counter.DROP_NO_TRACKER: "Send of several datagrams, and no tracker is free",
     Counter.TX_FRAMES: "frames given to the MAC",
     Counter.CQES: "completions written",
     Counter.MESSAGES_PARTIAL: "messages completed as partial",
+    Counter.EVENTS: "events written",
+    Counter.EVENTS_LOST: "events that found the event ring full, or no ring",
+    Counter.DMA_ERRORS: "DMA bursts that were answered with an error",
 }
 
 DROPS: tuple[Counter, ...] = tuple(item for item in Counter if item.name.startswith("DROP_"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .structure import Field, Structure
 
-__all__ = ["CQE", "RECV_WQE", "SEND_WQE"]
+__all__ = ["CQE", "EVENT", "RECV_WQE", "SEND_WQE"]
 
 SEND_WQE = Structure(
     "send_wqe",
@@ -68,15 +68,32 @@ CQE = Structure(
         Field("msn", 32, "message sequence number"),
         Field("mlen", 32, "octets of the whole message"),
         Field(
-            "base_to", 64, "target offset of the first octet spoken of (tagged messages), else 0"
+            "base_to",
+            64,
+            "target offset of the first octet spoken of (tagged messages; flag MAPPED), else 0",
         ),
-        Field("stag", 32, "STag (tagged messages), else 0"),
+        Field("stag", 32, "STag (tagged messages), lkey (Sends with flag MAPPED), else 0"),
         Field("immediate", 32, "immediate when the flag IMMEDIATE is set, else 0"),
         Field("source_ip", 128, "sender: IPv6 address, or IPv4 mapped into it; receive only"),
         Field("source_port", 16, "sender's UDP port; receive only"),
         Field("head_map", 8, "map byte that holds the message's first granule (flag MAPPED)"),
         Field("tail_map", 8, "map byte that holds the message's last granule (flag MAPPED)"),
         Field("time_low", 31, "lower 31 bits of the time of completion, in NIC clock cycles"),
+        Field("phase", 1, "see above"),
+    ),
+)
+
+EVENT = Structure(
+    "event",
+    16,
+    "One asynchronous event. The phase bit works as in a CQE, with the event ring's own index.",
+    (
+        Field("type", 8, "EventType"),
+        Field("_reserved0", 8),
+        Field("number", 16, "row of the QP or CQ spoken of"),
+        Field("_reserved1", 32),
+        Field("_reserved2", 16),
+        Field("time", 47, "when it was written, in NIC clock cycles"),
         Field("phase", 1, "see above"),
     ),
 )

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from enum import IntEnum, IntFlag
 
-__all__ = ["Access", "CqeFlag", "QpState", "Status", "Table", "WqeFlag"]
+__all__ = [
+    "Access",
+    "CloseTarget",
+    "CqeFlag",
+    "EventType",
+    "QpState",
+    "Status",
+    "Table",
+    "WqeFlag",
+]
 
 
 class QpState(IntEnum):
@@ -70,3 +79,20 @@ class Table(IntEnum):
     REGION = 1
     CQ = 2
     PORT = 3
+    MODERATION = 4
+
+
+class CloseTarget(IntEnum):
+    """Whose open messages the register MESSAGES_CLOSE closes."""
+
+    QP = 0
+    REGION = 1
+
+
+class EventType(IntEnum):
+    """What an entry of the event ring tells; ``number`` in the entry is the row spoken of."""
+
+    CQ_FULL = 1  # CQ: a datagram was dropped for want of a slot
+    DMA_WRITE = 2  # QP: a write of payload or map was answered with an error; the QP has failed
+    DMA_READ = 3  # QP: a read of a WQE or of payload was answered with an error
+    DMA_CQE = 4  # CQ: the write of a CQE was answered with an error

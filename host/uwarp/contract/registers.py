@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 MAGIC = 0x5052_5755
-VERSION = 0x0001_0000
+VERSION = 0x0001_0001
 ADDRESS_BITS = 23
 DOORBELL_BASE = 0x10_0000
 DOORBELL_PAGE = 0x1000
@@ -91,13 +91,40 @@ class Register(Enum):
     IPV6 = RegisterInfo(
         0x0A0, AccessMode.RW, "port IPv6 address, as a number, least significant word first", 4
     )
-    IRQ_ENABLE = RegisterInfo(0x0C0, AccessMode.RW, "bit 0: the interrupt line follows IRQ_STATUS")
+    IRQ_ENABLE = RegisterInfo(
+        0x0C0, AccessMode.RW, "bit 0: the interrupt line follows IRQ_STATUS and EVENT_STATUS"
+    )
+    EVENT_STATUS = RegisterInfo(0x0C4, AccessMode.W1C, "bit 0: an event has been written")
+    EVENT_ADDR_LOW = RegisterInfo(
+        0x0C8, AccessMode.RW, "DMA address of the event ring, a multiple of 64"
+    )
+    EVENT_ADDR_HIGH = RegisterInfo(0x0CC, AccessMode.RW, "its upper 32 bits")
+    EVENT_RING = RegisterInfo(
+        0x0D0,
+        AccessMode.RW,
+        "bits 0 to 3: log2 of the event ring's entries; bit 8: in use. A write clears its indices",
+    )
+    EVENT_CONSUMER = RegisterInfo(
+        0x0D4, AccessMode.WO, "free-running consumer index of the event ring"
+    )
     IRQ_STATUS = RegisterInfo(0x100, AccessMode.W1C, "bit n of word w: CQ 32 w + n has fired", 32)
     TABLE_SELECT = RegisterInfo(0x200, AccessMode.RW, "bits 0 to 15 row, bits 16 to 23 Table")
     TABLE_COMMAND = RegisterInfo(
         0x204,
         AccessMode.WO,
         "any write: copy TABLE_DATA to the row; done before the next access is",
+    )
+    MESSAGES_CLOSE = RegisterInfo(
+        0x208,
+        AccessMode.RW,
+        "write: close the open messages of row (bits 0 to 15) of CloseTarget (bits 16 to 23); "
+        "reads as 1 until they are closed",
+    )
+    COUNTERS_SNAPSHOT = RegisterInfo(
+        0x20C,
+        AccessMode.WO,
+        "any write: copy every Counter, all of one moment, to SNAPSHOT; done before the next "
+        "access is",
     )
     TABLE_DATA = RegisterInfo(0x240, AccessMode.RW, "the row, least significant word first", 32)
     COUNTERS_LOW = RegisterInfo(
@@ -106,6 +133,10 @@ class Register(Enum):
     COUNTERS_HIGH = RegisterInfo(
         0x404, AccessMode.RO, "high half, as of the last read of a low half", 64, 8
     )
+    SNAPSHOT_LOW = RegisterInfo(
+        0x600, AccessMode.RO, "low half of each Counter as of the last COUNTERS_SNAPSHOT", 64, 8
+    )
+    SNAPSHOT_HIGH = RegisterInfo(0x604, AccessMode.RO, "high half of the same", 64, 8)
 
     @property
     def address(self) -> int:
@@ -148,6 +179,7 @@ class Doorbell(Enum):
     RQ_PRODUCER = 0x4
     CQ_CONSUMER = 0x8
     CQ_ARM = 0xC
+    CQ_ARM_SOLICITED = 0x10
 
 
 DOORBELLS: dict[Doorbell, str] = {
@@ -155,7 +187,9 @@ DOORBELLS: dict[Doorbell, str] = {
     Doorbell.RQ_PRODUCER: "free-running producer index of the QP's receive ring",
     Doorbell.CQ_CONSUMER: "free-running consumer index of the CQ",
     Doorbell.CQ_ARM: "the same as CQ_CONSUMER, and arms: the CQ fires once, as soon as its "
-    "producer index differs from the value written",
+    "producer index differs from the value written and moderation allows",
+    Doorbell.CQ_ARM_SOLICITED: "the same as CQ_ARM, but only solicited completions and those in "
+    "error fire it, or completions already there when it is written",
 }
 
 

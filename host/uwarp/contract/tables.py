@@ -8,7 +8,15 @@ from __future__ import annotations
 from .enums import Table
 from .structure import Field, Structure
 
-__all__ = ["CQ_ENTRY", "PORT_ENTRY", "QP_ENTRY", "REGION_ENTRY", "TABLES", "port_rows"]
+__all__ = [
+    "CQ_ENTRY",
+    "MODERATION_ENTRY",
+    "PORT_ENTRY",
+    "QP_ENTRY",
+    "REGION_ENTRY",
+    "TABLES",
+    "port_rows",
+]
 
 QP_ENTRY = Structure(
     "qp_entry",
@@ -86,11 +94,22 @@ PORT_ENTRY = Structure(
     ),
 )
 
+MODERATION_ENTRY = Structure(
+    "moderation_entry",
+    4,
+    "How long an armed CQ, row by row the same CQ, holds its interrupt back.",
+    (
+        Field("count", 16, "completions that are enough to fire; 0 and 1 fire at once"),
+        Field("ticks", 16, "ticks after which one completion is enough; 0 waits for the count"),
+    ),
+)
+
 TABLES: dict[Table, Structure] = {
     Table.QP: QP_ENTRY,
     Table.REGION: REGION_ENTRY,
     Table.CQ: CQ_ENTRY,
     Table.PORT: PORT_ENTRY,
+    Table.MODERATION: MODERATION_ENTRY,
 }
 
 
