@@ -198,7 +198,7 @@ class Registers {
     }
   }
 
-  void Sample(Top& top) {
+  void Sample(Top& top, uint64_t now, EventLog& events) {
     if (state_ == State::kIdle) return;
     if (state_ == State::kRead) {
       if (address_pending_) {
@@ -219,6 +219,7 @@ class Registers {
     }
     if (top.bus___05Fawready) address_pending_ = false;
     if (top.bus___05Fwready) data_pending_ = false;
+    if (!address_pending_ && !data_pending_) events.Add(now, EventKind::kRegister, address_, 4);
   }
 
  private:
