@@ -106,16 +106,18 @@ def test_a_host_too_slow_shows(tmp_path: Path) -> None:
 def test_sending_at_line_rate(tmp_path: Path, qps: int) -> None:
     """With a host that takes 1.5 us to answer a read; every send is signalled."""
     options = ["--op", "write-record", "--qps", str(qps), "--frames", "64"]
-    figures = bench(tmp_path, *options, "--payload", "64", "65", "1408", direction="tx")
+    figures = bench(tmp_path, *options, "--payload", "1", "16", "65", "1408", direction="tx")
     assert figures["direction"] == "tx"
-    assert [row["payload"] for row in figures["rows"]] == [64, 65, 1408, 1408]
+    assert [row["payload"] for row in figures["rows"]] == [1, 16, 65, 1408, 1408]
     assert figures["rows"][-1]["kind"].startswith("write-record of 8 datagrams")
     for row in figures["rows"]:
         check_row(row, header=72)
         assert row["direction"] == "tx"
         assert row["percent"] == pytest.approx(100, abs=0.1), row
     latency = figures["latency_cycles"]
-    assert set(latency) == {"first"} and 0 < latency["first"]["min"] <= latency["first"]["max"]
+    assert set(latency) == {"first", "beyond_reads"}
+    assert latency["beyond_reads"]["min"] > 0 and latency["beyond_reads"]["max"] <= 51
+    assert latency["beyond_reads"]["max"] + 16 <= latency["first"]["min"]
 
 
 def test_both_ways_at_line_rate(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ LATENCIES = {
     "data": "last word in, last word of data out",
     "cqe": "last word in, last word of CQE out",
     "first": "doorbell, first word of frame out",
+    "beyond_reads": "the same without the DMA reads",
 }
 
 

@@ -106,6 +106,8 @@ def receive_latency(nic: RtlNic, case: Case, frames: int) -> dict[str, list[int]
             for event in nic.device.take_events():
                 if event.kind is EventKind.ARRIVAL:
                     arrival = event.time
+                elif event.kind is not EventKind.WRITE:
+                    continue
                 elif target.ends_message(event.address, number):
                     data = event.time
                 elif target.ends_cqe(event.address):

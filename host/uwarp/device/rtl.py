@@ -106,6 +106,8 @@ class EventKind(Enum):
     WRITE = 1  # the last word of a DMA write burst was taken
     DEPARTURE = 2  # the first word of a frame went out
     REGISTER = 3  # the new value of a register was taken
+    READ = 4  # the last word of a DMA read burst was given
+    ASKED = 5  # the address of a DMA read burst was taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +115,8 @@ class Event:
     """Something at a NIC's ports, in cycle ``time``.
 
     Of an arrival ``octets`` are the frame's, of a departure those of its first word, and
-    ``address`` is 0; of a write burst, ``octets`` are those of its words and ``address`` is the DMA
-    address of the last word; of a register, ``octets`` is 4 and ``address`` is the register's.
+    ``address`` is 0. Of a burst ``octets`` are those of its words, and ``address`` is the DMA
+    address of the last word, or of the first where it is asked for. Of a register ``octets`` is 4.
     """
 
     time: int

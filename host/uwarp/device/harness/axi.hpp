@@ -65,6 +65,7 @@ class Dma {
       word_held_ = false;
       Burst& burst = reads_.front();
       if (burst.beats == 0) {
+        events.Add(now, EventKind::kRead, burst.address, 8 * burst.words);
         reads_.pop();
       } else {
         --burst.beats;
@@ -75,6 +76,7 @@ class Dma {
       const Burst burst{top.dma___05Faraddr, now + read_latency_, top.dma___05Farlen,
                         top.dma___05Farlen + 1u};
       CheckBurst(burst, top.dma___05Farsize, top.dma___05Farburst, now);
+      events.Add(now, EventKind::kAsked, burst.address, 8 * burst.words);
       reads_.push(burst);
     }
     if (answer_shown_ && top.dma___05Fbready) answers_.pop();
