@@ -17,14 +17,15 @@ from uwarp.device.rtl import EventKind, RtlNic
 from uwarp.wire import Opcode
 
 ROW_KEYS = {
-    "payload", "mtu", "kind", "frames", "dropped", "cycles", "gbps", "ceiling_gbps", "percent",
+    "direction", "payload", "mtu", "kind", "frames", "dropped", "cycles", "gbps", "ceiling_gbps",
+    "percent", "messages_per_second",
 }  # fmt: skip
 CLOCK_HZ = Parameters().clock_hz
 
 
-def bench(out: Path, *arguments: str) -> dict[str, Any]:
+def bench(out: Path, *arguments: str, direction: str = "rx") -> dict[str, Any]:
     path = out / "bench.json"
-    assert main(["bench", "rtl", "--direction", "rx", "--json", str(path), *arguments]) == 0
+    assert main(["bench", "rtl", "--direction", direction, "--json", str(path), *arguments]) == 0
     figures: dict[str, Any] = json.loads(path.read_text())
     return figures
 
@@ -61,7 +62,7 @@ def test_write_record_at_line_rate(
         assert set(latency) == {"min", "median", "max"}
         assert 0 < latency["min"] <= latency["median"] <= latency["max"], (name, latency)
     text = capsys.readouterr().out
-    assert all(f"\n{payload:>9}" in text for payload in payloads)
+    assert all(f"\nrx  {payload:>9}" in text for payload in payloads)
 
 
 @pytest.mark.xfail(
@@ -101,6 +102,42 @@ def test_a_host_too_slow_shows(tmp_path: Path) -> None:
     assert row["percent"] < 50 and row["dropped"] > 0, row
 
 
+@pytest.mark.parametrize("qps", [1, 16])
+def test_sending_at_line_rate(tmp_path: Path, qps: int) -> None:
+    """With a host that takes 1.5 us to answer a read; every send is signalled."""
+    options = ["--op", "write-record", "--qps", str(qps), "--frames", "64"]
+    figures = bench(tmp_path, *options, "--payload", "1", "16", "65", "1408", direction="tx")
+    assert figures["direction"] == "tx"
+    assert [row["payload"] for row in figures["rows"]] == [1, 16, 65, 1408, 1408]
+    assert figures["rows"][-1]["kind"].startswith("write-record of 8 datagrams")
+    for row in figures["rows"]:
+        check_row(row, header=72)
+        assert row["direction"] == "tx"
+        assert row["percent"] == pytest.approx(100, abs=0.1), row
+    latency = figures["latency_cycles"]
+    assert set(latency) == {"first", "beyond_reads"}
+    assert latency["beyond_reads"]["min"] > 0 and latency["beyond_reads"]["max"] <= 51
+    assert latency["beyond_reads"]["max"] + 16 <= latency["first"]["min"]
+
+
+def test_both_ways_at_line_rate(tmp_path: Path) -> None:
+    options = ["--op", "write-record", "--qps", "16", "--frames", "64", "--datagrams", "1"]
+    rows = bench(tmp_path, *options, "--payload", "256", "8896", direction="both")["rows"]
+    assert [row["direction"] for row in rows] == ["rx", "tx"] * 2
+    for row in rows:
+        check_row(row, header=72)
+        assert row["dropped"] == 0 and row["percent"] == pytest.approx(100, abs=1), row
+
+
+def test_sends_slower_than_the_wire_show(tmp_path: Path) -> None:
+    """Reads on their way are bounded, so answers after 25 us leave the wire idle."""
+    options = ["--op", "write-record", "--qps", "1", "--frames", "64", "--datagrams", "1"]
+    slow = ["--payload", "1408", "--read-latency", "4000"]
+    (row,) = bench(tmp_path, *options, *slow, direction="tx")["rows"]
+    check_row(row, header=72)
+    assert row["percent"] < 50, row
+
+
 def test_plot(tmp_path: Path) -> None:
     options = ["--op", "write-record", "--qps", "1", "--datagrams", "1", "--frames", "16"]
     bench(tmp_path, *options, "--payload", "64", "512", "--plot", str(tmp_path / "plot.png"))
@@ -121,6 +158,11 @@ def test_plot(tmp_path: Path) -> None:
         (["--op", "send", "--datagrams", "2"], "--datagrams is 2; a Send has one"),
         (["--datagrams", "2", "--payload", "65"], "takes a multiple of 64"),
         (["--op", "read"], "invalid choice"),
+        (["--cq-mod", "0"], "--cq-mod is 0; it takes 1 or more"),
+        (
+            ["--direction", "tx", "--datagrams", "8", "--payload", "64"],
+            "has full ones, of 1408 or 8896 octets",
+        ),
         (["--direction", "up"], "invalid choice"),
         (["--json", "/nowhere/at/all.json"], "there is no folder /nowhere/at"),
     ],

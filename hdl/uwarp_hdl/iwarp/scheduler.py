@@ -10,8 +10,8 @@
 
 A QP with work stands in the queue of waiting QPs exactly once. In its turn it is looked up in the
 QP table; not in RTS, without a CQ slot or without a message slot it goes to the queue's end and is
-asked again. A turn takes 6 cycles and the answer of the completion queues, a doorbell or a
-retirement 2 to 4.
+asked again. A turn takes 5 cycles and the answer of the completion queues, in whose time
+retirements are taken; a doorbell or a retirement by itself takes 2 to 4.
 """
 
 from amaranth.hdl import Module, Signal
@@ -156,6 +156,8 @@ class SendScheduler(wiring.Component):
         sweep = Signal(range(n_slots))
         fetch = self.fetches.p
         next_index = Signal(32)
+        reserve = Signal()
+        retire = Signal()
 
         m.d.comb += [
             write.addr.eq(qpn),
@@ -235,14 +237,7 @@ class SendScheduler(wiring.Component):
                     m.next = "IDLE"
 
             with m.State("RETIRE"):
-                m.d.comb += [
-                    write.data.eq(read.data),
-                    write.data.in_flight.eq(read.data.in_flight - 1),
-                    write.en.eq(1),
-                    free.i.valid.eq(1),
-                ]
-                with m.If(read.data.in_flight > 1):
-                    m.d.sync += extra.eq(extra - 1)
+                m.d.comb += retire.eq(1)
                 with m.If(retirement.release):
                     m.next = "RELEASE"
                 with m.Else():
@@ -273,25 +268,39 @@ class SendScheduler(wiring.Component):
                     m.d.comb += waiting.i.valid.eq(1)
                     m.next = "IDLE"
                 with m.Else():
+                    m.d.comb += reserve.eq(1)
                     m.next = "RESERVE"
+                    with m.If(request.ready):
+                        m.next = "GRANT"
 
             with m.State("RESERVE"):
-                m.d.comb += [
-                    request.p.operation.eq(CreditOperation.RESERVE),
-                    request.p.cq.eq(qp.send_cq),
-                    request.valid.eq(1),
-                ]
+                m.d.comb += reserve.eq(1)
                 with m.If(request.ready):
                     m.next = "GRANT"
 
             with m.State("GRANT"):
-                m.d.comb += self.credits.granted.ready.eq(1)
+                m.d.comb += [
+                    self.credits.granted.ready.eq(1),
+                    read.addr.eq(retirement.qpn),
+                ]
                 with m.If(self.credits.granted.valid):
                     with m.If(self.credits.granted.p):
                         m.next = "FETCH"
                     with m.Else():
                         m.d.comb += waiting.i.valid.eq(1)
                         m.next = "IDLE"
+                with m.Elif(self.retirements.valid & ~retirement.release):
+                    m.next = "GRANT_RETIRE"
+
+            with m.State("GRANT_RETIRE"):
+                m.d.comb += [
+                    retire.eq(1),
+                    write.addr.eq(retirement.qpn),
+                    self.retirements.ready.eq(1),
+                ]
+                with m.If(retirement.qpn == qpn):
+                    m.d.sync += row.in_flight.eq(row.in_flight - 1)
+                m.next = "GRANT"
 
             with m.State("FETCH"):
                 m.d.comb += self.fetches.valid.eq(free.o.valid)
@@ -309,4 +318,19 @@ class SendScheduler(wiring.Component):
                         m.d.sync += extra.eq(extra + 1)
                     m.next = "IDLE"
 
+        with m.If(reserve):
+            m.d.comb += [
+                request.p.operation.eq(CreditOperation.RESERVE),
+                request.p.cq.eq(qp.send_cq),
+                request.valid.eq(1),
+            ]
+        with m.If(retire):
+            m.d.comb += [
+                write.data.eq(read.data),
+                write.data.in_flight.eq(read.data.in_flight - 1),
+                write.en.eq(1),
+                free.i.valid.eq(1),
+            ]
+            with m.If(read.data.in_flight > 1):
+                m.d.sync += extra.eq(extra - 1)
         return m

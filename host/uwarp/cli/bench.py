@@ -1,10 +1,10 @@
-"""``uwarp bench``: what one NIC makes of datagrams that come as fast as they can."""
+"""``uwarp bench``: how fast one NIC takes in datagrams, and sends them."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,10 @@ from uwarp.device.rtl import RtlNic
 from uwarp.wire import DEFAULT_GRANULE, Opcode
 
 from .arguments import UsageError, integer
+from .measure import LoadFactory, Row, cycle_figures, measure
 from .plot import plot
-from .receive_bench import Latency, Row, measure_latency, measure_row
+from .receive_bench import Receiving, receive_latency
+from .send_bench import Sending, send_latency
 from .workload import CLOCK_HZ, OPCODES, Case
 
 __all__ = ["add_parser", "run"]
@@ -26,6 +28,18 @@ MICROSECOND = CLOCK_HZ // 1_000_000
 LATENCY_PAYLOAD, LATENCY_FRAMES = 64, 64
 ROW_CYCLES, LEAST_FRAMES = 32768, 64
 MOST_FRAMES = 1 << 14
+FULL = (1408, 8896)  # what a message of several datagrams is cut into at the two MTUs
+LOADS: dict[str, Sequence[LoadFactory]] = {
+    "rx": (Receiving,),
+    "tx": (Sending,),
+    "both": (Receiving, Sending),
+}
+LATENCIES = {
+    "data": "last word in, last word of data out",
+    "cqe": "last word in, last word of CQE out",
+    "first": "doorbell, first word of frame out",
+    "beyond_reads": "the same without the DMA reads",
+}
 
 
 def add_parser(commands: Any) -> None:
@@ -33,24 +47,30 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "bench",
         help="measure throughput and latency of the gateware",
-        description="Give one NIC back-to-back frames at the spacing of 10GbE and say, for each "
-        "payload, how much of it was placed and completed, and how much the wire can carry.",
+        description="Give one NIC back-to-back frames at the spacing of 10GbE, or messages to "
+        "send, or both at once, and say, for each payload, how much of it was placed and "
+        "completed, or sent, and how much the wire can carry.",
     )
     add = parser.add_argument
     add("form", choices=("rtl",), help="form of the NIC")
-    add("--direction", choices=("rx",), default="rx", help="side of the NIC (rx)")
+    add("--direction", choices=tuple(LOADS), default="rx", help="side of the NIC (rx)")
     add("--op", choices=tuple(OPCODES), help="kind of message (both)")
     add("--qps", metavar="N", type=integer, help="queue pairs, in turn (1, then 16)")
     add("--datagrams", metavar="N", type=integer, help="of a Write-Record (1, then 8)")
     add("--payload", metavar="N", type=integer, nargs="+", help="octets of a datagram (1 to 8896)")
+    add(
+        "--cq-mod",
+        metavar="N",
+        type=integer,
+        help="of N messages sent one is signalled (1; both: 16)",
+    )
     add("--frames", metavar="N", type=integer, help="counted in a row (some 32,768 cycles)")
-    for way in ("read", "write"):
+    for way, usual in (("read", "156, 1 us, for rx, else 234, 1.5 us"), ("write", "156, 1 us")):
         add(
             f"--{way}-latency",
             metavar="CYCLES",
             type=integer,
-            default=MICROSECOND,
-            help=f"until the host answers a {way} ({MICROSECOND}, 1 us)",
+            help=f"until the host answers a {way} ({usual})",
         )
     add("--json", metavar="FILE", type=Path, help="write the figures to FILE as well")
     add("--plot", metavar="FILE", type=Path, help="draw them (PNG)")
@@ -62,7 +82,10 @@ def run(options: argparse.Namespace) -> int:
     cases = list(_cases(options))
     if options.frames is not None and not 1 <= options.frames <= MOST_FRAMES:
         raise UsageError(f"--frames is {options.frames}; it takes 1 to {MOST_FRAMES}")
-    for name in ("read_latency", "write_latency"):
+    usual = MICROSECOND if options.direction == "rx" else 3 * MICROSECOND // 2
+    for name, cycles in (("read_latency", usual), ("write_latency", MICROSECOND)):
+        if getattr(options, name) is None:
+            setattr(options, name, cycles)
         if not 0 <= getattr(options, name) < 1 << 16:
             option = "--" + name.replace("_", "-")
             raise UsageError(f"{option} is {getattr(options, name)}; it takes 0 to 65535 cycles")
@@ -79,25 +102,33 @@ def run(options: argparse.Namespace) -> int:
             if not rows or rows[-1].case.kind != case.kind:
                 print(f"\n{case.kind}\n{HEADING}")
             frames = options.frames or max(LEAST_FRAMES, int(ROW_CYCLES / case.wire_cycles))
-            rows.append(measure_row(nic, case, frames))
-            print(_line(rows[-1]), flush=True)
+            fresh = measure(nic, case, frames, LOADS[options.direction])
+            rows += fresh
+            for row in fresh:
+                print(_line(row), flush=True)
+    latencies: dict[str, dict[str, list[int]]] = {}
     with RtlNic(read_latency=0, write_latency=0) as nic:
-        latencies = {
-            case.kind: measure_latency(nic, case, LATENCY_FRAMES)
-            for case in dict.fromkeys(Case(item.opcode, LATENCY_PAYLOAD) for item in cases)
-        }
-    print(f"\ncycles from the last word of a frame of {LATENCY_PAYLOAD} octets; the host answers")
-    print(f"at once{'min':>37}{'median':>9}{'max':>9}")
+        for case in dict.fromkeys(Case(item.opcode, LATENCY_PAYLOAD) for item in cases):
+            latencies[case.kind] = {}
+            if options.direction != "tx":
+                latencies[case.kind] |= receive_latency(nic, case, LATENCY_FRAMES)
+            if options.direction != "rx":
+                latencies[case.kind] |= send_latency(nic, case, LATENCY_FRAMES)
+    print(f"\ncycles, of a message of {LATENCY_PAYLOAD} octets; the host answers at once")
+    print(f"{'min':>57}{'median':>9}{'max':>9}")
     for kind, latency in latencies.items():
-        for line in _latency_lines(kind, latency):
-            print(line)
+        for name, taken in latency.items():
+            figures = cycle_figures(taken)
+            columns = "".join(f"{figures[column]:>9g}" for column in ("min", "median", "max"))
+            print(f"{f'{kind}, {LATENCIES[name]}':<48}{columns}")
     if options.json is not None:
-        figures = {
+        first = next(iter(latencies.values()))
+        result = {
             "direction": options.direction,
             "rows": [row.figures() for row in rows],
-            "latency_cycles": next(iter(latencies.values())).figures(),
+            "latency_cycles": {name: cycle_figures(cycles) for name, cycles in first.items()},
         }
-        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+        options.json.write_text(json.dumps(result, indent=2) + "\n")
     if options.plot is not None:
         plot(rows, options.plot)
     return 0
@@ -106,6 +137,11 @@ def run(options: argparse.Namespace) -> int:
 def _cases(options: argparse.Namespace) -> Iterator[Case]:
     """What is measured, kind by kind. Raises UsageError."""
     most = Parameters().n_qp
+    cq_mod = options.cq_mod
+    if cq_mod is None:
+        cq_mod = 16 if options.direction == "both" else 1
+    if cq_mod < 1:
+        raise UsageError(f"--cq-mod is {cq_mod}; it takes 1 or more")
     if options.qps is not None and not 1 <= options.qps <= most:
         raise UsageError(f"--qps is {options.qps}; it takes 1 to {most}")
     payloads = PAYLOADS if options.payload is None else options.payload
@@ -115,6 +151,13 @@ def _cases(options: argparse.Namespace) -> Iterator[Case]:
     if given is not None and given > 1:
         if options.op == "send":
             raise UsageError(f"--datagrams is {given}; a Send has one")
+        if options.direction != "rx" and options.payload is not None:
+            for payload in options.payload:
+                if payload not in FULL:
+                    raise UsageError(
+                        f"--payload is {payload}; what is sent of several datagrams has full ones, "
+                        f"of {' or '.join(map(str, FULL))} octets"
+                    )
         for payload in payloads if options.payload is not None else ():
             if payload % DEFAULT_GRANULE:
                 raise UsageError(
@@ -128,31 +171,26 @@ def _cases(options: argparse.Namespace) -> Iterator[Case]:
         for datagrams in (DATAGRAMS if given is None else (given,)) if several else (1,):
             for qps in QPS if options.qps is None else (options.qps,):
                 for payload in payloads:
-                    case = Case(opcode, payload, qps, datagrams)
+                    case = Case(opcode, payload, qps, datagrams, cq_mod)
                     try:
                         case.mtu  # noqa: B018
                     except ValueError as error:
                         raise UsageError(f"--payload: {error}") from None
-                    if datagrams == 1 or payload % DEFAULT_GRANULE == 0:
+                    whole = options.direction == "rx" and payload % DEFAULT_GRANULE == 0
+                    if datagrams == 1 or whole or payload in FULL:
                         yield case
 
 
 HEADING = (
-    f"{'payload':>9}{'MTU':>6}{'frames':>8}{'cycles':>9}{'Gb/s placed':>13}{'ceiling':>9}"
-    f"{'percent':>9}{'dropped':>9}"
+    f"{'':>4}{'payload':>9}{'MTU':>6}{'frames':>8}{'cycles':>9}{'Gb/s':>9}{'ceiling':>9}"
+    f"{'percent':>9}{'dropped':>9}{'M/s':>8}"
 )
 
 
 def _line(row: Row) -> str:
     case = row.case
     return (
-        f"{case.payload:>9}{case.mtu:>6}{row.frames:>8}{row.cycles:>9}{row.gbps:>13.3f}"
-        f"{case.ceiling_gbps:>9.3f}{row.percent:>9.1f}{row.dropped:>9}"
+        f"{row.direction:<4}{case.payload:>9}{case.mtu:>6}{row.frames:>8}{row.cycles:>9}"
+        f"{row.gbps:>9.3f}{case.ceiling_gbps:>9.3f}{row.percent:>9.1f}{row.dropped:>9}"
+        f"{row.messages_per_second / 1e6:>8.2f}"
     )
-
-
-def _latency_lines(kind: str, latency: Latency) -> Iterator[str]:
-    names = {"data": "last word of its data", "cqe": "last word of its CQE"}
-    for key, figures in latency.figures().items():
-        what = f"{kind}, {names[key]}"
-        yield f"{what:<35}" + "".join(f"{figures[name]:>9g}" for name in ("min", "median", "max"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
-from .receive_bench import Row
+from .measure import Row
 
 __all__ = ["plot"]
 
@@ -71,7 +71,7 @@ class _Chart:
             self.text((low[0], low[1] + 10), str(1 << octave), "mt")
         middle = self.point(2 ** (self._octaves / 2), 0)
         self.text((middle[0], middle[1] + 34), "payload of a datagram, octets", "mt")
-        self.text((LEFT, 22), "Payload placed by one NIC, back-to-back frames, Gb/s", "lt", 17)
+        self.text((LEFT, 22), "Payload placed (rx) or sent (tx) by one NIC, Gb/s", "lt", 17)
 
     def save(self, path: Path) -> None:
         self._image.resize((WIDTH, HEIGHT), Image.Resampling.LANCZOS).save(path, "PNG")
@@ -81,7 +81,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     """Write a PNG: a line for each kind of message, over the wire's ceiling."""
     kinds: dict[str, list[Row]] = {}
     for row in rows:
-        kinds.setdefault(row.case.kind, []).append(row)
+        kinds.setdefault(row.kind, []).append(row)
     for series in kinds.values():
         series.sort(key=lambda row: row.case.payload)
     chart = _Chart(max(row.case.payload for row in rows))

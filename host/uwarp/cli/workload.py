@@ -1,4 +1,5 @@
-"""What the receive bench offers a NIC: the datagrams, and the queue pairs that take them."""
+"""What a bench measures, and what the receive bench offers a NIC: the datagrams, and the queue
+pairs that take them."""
 
 from __future__ import annotations
 
@@ -60,13 +61,14 @@ class Case:
     """Datagrams of ``payload`` octets each, ``datagrams`` a message, to ``qps`` queue pairs.
 
     The queue pairs take turns by message. Each has a region and a CQ of its own; a Write-Record's
-    region has a validity map.
+    region has a validity map. Of what is sent one message in ``cq_mod`` is signalled.
     """
 
     opcode: Opcode
     payload: int
     qps: int = 1
     datagrams: int = 1
+    cq_mod: int = 1
 
     @property
     def mtu(self) -> int:

@@ -104,14 +104,19 @@ class EventKind(Enum):
 
     ARRIVAL = 0  # the last word of a frame came in
     WRITE = 1  # the last word of a DMA write burst was taken
+    DEPARTURE = 2  # the first word of a frame went out
+    REGISTER = 3  # the new value of a register was taken
+    READ = 4  # the last word of a DMA read burst was given
+    ASKED = 5  # the address of a DMA read burst was taken
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
     """Something at a NIC's ports, in cycle ``time``.
 
-    Of an arrival ``octets`` are the frame's and ``address`` is 0; of a write burst, ``octets`` are
-    those of its words and ``address`` is the DMA address of the last word.
+    Of an arrival ``octets`` are the frame's, of a departure those of its first word, and
+    ``address`` is 0. Of a burst ``octets`` are those of its words, and ``address`` is the DMA
+    address of the last word, or of the first where it is asked for. Of a register ``octets`` is 4.
     """
 
     time: int
@@ -206,7 +211,7 @@ class RtlDevice:
             library.uwarp_nic_watch(handle, self._index, wanted)
 
     def take_events(self) -> list[Event]:
-        """What was kept since the last call: arrivals by time, and writes by time."""
+        """What was kept since the last call, of each kind by time."""
         with self._link._open() as (library, handle):
             count = library.uwarp_nic_take_events(handle, self._index, None, 0)
             found = (_Event * count)()

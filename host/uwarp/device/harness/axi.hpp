@@ -65,6 +65,7 @@ class Dma {
       word_held_ = false;
       Burst& burst = reads_.front();
       if (burst.beats == 0) {
+        events.Add(now, EventKind::kRead, burst.address, 8 * burst.words);
         reads_.pop();
       } else {
         --burst.beats;
@@ -75,6 +76,7 @@ class Dma {
       const Burst burst{top.dma___05Faraddr, now + read_latency_, top.dma___05Farlen,
                         top.dma___05Farlen + 1u};
       CheckBurst(burst, top.dma___05Farsize, top.dma___05Farburst, now);
+      events.Add(now, EventKind::kAsked, burst.address, 8 * burst.words);
       reads_.push(burst);
     }
     if (answer_shown_ && top.dma___05Fbready) answers_.pop();
@@ -198,7 +200,7 @@ class Registers {
     }
   }
 
-  void Sample(Top& top) {
+  void Sample(Top& top, uint64_t now, EventLog& events) {
     if (state_ == State::kIdle) return;
     if (state_ == State::kRead) {
       if (address_pending_) {
@@ -219,6 +221,7 @@ class Registers {
     }
     if (top.bus___05Fawready) address_pending_ = false;
     if (top.bus___05Fwready) data_pending_ = false;
+    if (!address_pending_ && !data_pending_) events.Add(now, EventKind::kRegister, address_, 4);
   }
 
  private:

@@ -77,8 +77,8 @@ class Nic {
       receiver.Drive(*top_, now_);
       Clock([this] {
         dma.Sample(*top_, now_);
-        registers.Sample(*top_);
-        sender.Sample(*top_, now_, dma.faults);
+        registers.Sample(*top_, now_, dma.events);
+        sender.Sample(*top_, now_, dma.faults, dma.events);
         receiver.Sample(*top_, now_, dma.faults, dma.events);
       });
       ++now_;

@@ -69,19 +69,23 @@ class Sender {
     top.tx___05Fready = ready_;
   }
 
-  void Sample(Top& top, uint64_t now, FaultLog& faults) {
+  void Sample(Top& top, uint64_t now, FaultLog& faults, EventLog& events) {
     if (!ready_) return;
     if (!top.tx___05Fvalid) {
       if (!octets_.empty()) ++counts.underruns;
       return;
     }
-    if (octets_.empty()) first_ = now;
+    const bool begins = octets_.empty();
     const auto& beat = top.tx___05Fpayload;
     const uint64_t data = beat[0] | uint64_t(beat[1]) << 32;
     unsigned count = beat[2] & 15;
     if (count == 0 || count > 8) {
       faults.Add(now, FaultKind::kProtocol, 0);
       count = 8;
+    }
+    if (begins) {
+      first_ = now;
+      events.Add(now, EventKind::kDeparture, 0, count);
     }
     const size_t length = octets_.size();
     octets_.resize(length + count);
