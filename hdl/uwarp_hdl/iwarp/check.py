@@ -15,7 +15,14 @@ from uwarp.contract import Access, Counter, Parameters, QpState
 
 from ..interfaces import TableReadSignature
 from ..layouts import QP_ROW, REGION_ROW, Datagram
-from .receive_layouts import granule_width, offset_width, segment_layout
+from .receive_layouts import (
+    DIGEST_WIDTH,
+    granule_width,
+    message_digest,
+    message_name,
+    offset_width,
+    segment_layout,
+)
 from .receive_queue import PostedReceive, ReceiveLookupSignature
 
 __all__ = ["RECORD", "WRITE", "SegmentCheck"]
@@ -215,6 +222,9 @@ class SegmentCheck(wiring.Component):
             high.eq(payload_end >> log2),
         ]
 
+        digest = Signal(DIGEST_WIDTH)
+        m.d.sync += digest.eq(message_digest(message_name(self._parameters, datagram)))
+
         foreign_ip = Signal()
         foreign_port = Signal()
         m.d.sync += [
@@ -283,6 +293,7 @@ class SegmentCheck(wiring.Component):
                 & (segment.receive.fault | ~segment.receive.short)
             ),
             segment.datagram.eq(datagram),
+            segment.digest.eq(digest),
             segment.complete.eq(is_whole),
             segment.receive.available.eq(receive.available),
             segment.receive.index.eq(receive.index),

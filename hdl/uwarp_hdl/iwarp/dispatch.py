@@ -1,10 +1,13 @@
 """The fate of each datagram: which message it belongs to, what is placed, marked and completed.
 
-    LOOKUP -> MATCH -+-> VERIFY (open message) -------+-> ISSUE -> LOOKUP
-      |              '-> DECIDE (any other) -> RELEASE'
+                ,---------- (only its digest is the same) --,
+                v                                           |
+    LOOKUP -> MATCH -+-> VERIFY (open message) ---------+-> ISSUE -> LOOKUP
+      |              '-> DECIDE (any other) -> RELEASE -'
       '-> CLOSE_* (complete, expired, or overlapped by a new message)
 
-A segment of an open message takes 4 to 6 cycles; any other datagram 7, with a CQ that answers in 2.
+A segment of an open message takes 4 to 6 cycles; any other datagram 6 or 7, with a CQ that answers
+in 2. Open messages whose names share a digest are told apart one after the other, 3 cycles each.
 """
 
 from amaranth.hdl import Cat, Module, Mux, Signal
@@ -22,7 +25,7 @@ from .receive_layouts import (
     TICKET_WIDTH,
     PendingCompletion,
     PlaceCommand,
-    message_name_layout,
+    message_name,
     segment_layout,
     snapshot_layout,
 )
@@ -37,10 +40,13 @@ SEND_WITH_IMMEDIATE = 0xE
 
 class Plan(data.Struct):
     """What ISSUE does besides taking the payload off: ``drop`` is a Counter, 0 to place it, and
-    ``dropped`` says that it is not 0."""
+    ``dropped`` says that it is not 0. ``awaits``: only if the credit is granted.
+    ``verified``: only if what was found of the tracker's row says so."""
 
     drop: 6
     dropped: 1
+    awaits: 1
+    verified: 1
     complete: 1
     status: 8
     segment: 1
@@ -126,9 +132,10 @@ class Dispatch(wiring.Component):
 
         segment = Signal(segment_layout(self._parameters))
         datagram = segment.datagram
-        is_record = datagram.opcode == RECORD
-        is_send = ~is_record & (datagram.opcode != WRITE)
         incoming = self.segments.payload
+        is_record = Signal()
+        is_send = Signal()
+        conflicts = Signal()
         match = Signal(n)
         overlap = Signal(n)
         tracker = Signal(range(n))
@@ -138,6 +145,9 @@ class Dispatch(wiring.Component):
         marking = Signal()
         issuing = Signal()
         issue = Signal()
+        too_short = Signal()
+        other_name = Signal()
+        mismatch = Signal()
 
         closing = Signal(range(n))
         closing_status = Signal(Status)
@@ -146,13 +156,14 @@ class Dispatch(wiring.Component):
         close = Signal()
 
         m.d.comb += [
-            trackers.name.eq(self._name(incoming.datagram)),
-            trackers.region.eq(incoming.datagram.stag[8:]),
-            trackers.start.eq(incoming.start),
-            trackers.end.eq(incoming.end),
+            trackers.digest.eq(incoming.digest),
+            trackers.region.eq(datagram.stag[8:]),
+            trackers.start.eq(segment.start),
+            trackers.end.eq(segment.end),
             trackers.tick.eq(self.tick),
             closed.name.message.eq(self._name(incoming.datagram)),
             closed.name.send.eq(incoming.datagram.opcode != RECORD),
+            closed.hold.eq(issuing | pushing),
             closed.timeout.eq(segment.timeout),
             closed.tick.eq(self.tick),
             self.open_count.eq(trackers.count),
@@ -160,14 +171,22 @@ class Dispatch(wiring.Component):
         ]
         request = self.credits.requests
         granted = self.credits.granted
+        refused = plan.awaits & granted.valid & ~granted.payload
+        mistaken = plan.verified & other_name
+        contradicted = plan.verified & ~other_name & mismatch
         m.d.comb += request.payload.cq.eq(segment.cq)
+        m.d.sync += too_short.eq(is_send & segment.receive.short & ~segment.receive.fault)
+
+        def issue_plan():
+            m.d.sync += issuing.eq(1)
+            m.next = "ISSUE"
 
         def finish(**fields):
             """The plan is made: on to ISSUE."""
             if "drop" in fields:
                 fields["dropped"] = 1
             m.d.sync += [plan[name].eq(value) for name, value in fields.items()]
-            m.next = "ISSUE"
+            issue_plan()
 
         def close_tracker(index, status):
             m.d.sync += [closing.eq(index), closing_status.eq(status)]
@@ -175,6 +194,18 @@ class Dispatch(wiring.Component):
 
         with m.FSM() as fsm:
             with m.State("LOOKUP"):
+                # Taken in every cycle: what counts is the last, and the paths are shorter.
+                m.d.comb += closed.lookup.eq(self.segments.valid)
+                m.d.sync += [
+                    segment.eq(incoming),
+                    is_record.eq(incoming.datagram.opcode == RECORD),
+                    is_send.eq(~incoming.datagram.opcode.matches(RECORD, WRITE)),
+                    match.eq(trackers.match),
+                    plan.eq(0),
+                    plan.drop.eq(incoming.drop),
+                    plan.dropped.eq(incoming.drop != 0),
+                    has_payload.eq(incoming.datagram.payload_length != 0),
+                ]
                 with m.If(marking | closed.busy):
                     pass
                 with m.Elif(trackers.complete):
@@ -184,25 +215,20 @@ class Dispatch(wiring.Component):
                     m.d.sync += back_to_decide.eq(0)
                     close_tracker(trackers.expired_index, Status.PARTIAL)
                 with m.Else():
-                    m.d.comb += [self.segments.ready.eq(1), closed.lookup.eq(self.segments.valid)]
-                    m.d.sync += [
-                        segment.eq(incoming),
-                        match.eq(trackers.match),
-                        overlap.eq(trackers.overlap),
-                        plan.eq(0),
-                        plan.drop.eq(incoming.drop),
-                        plan.dropped.eq(incoming.drop != 0),
-                        has_payload.eq(incoming.datagram.payload_length != 0),
-                    ]
+                    m.d.comb += self.segments.ready.eq(1)
                     with m.If(self.segments.valid):
                         m.next = "MATCH"
                         with m.If((incoming.drop != 0) | (incoming.datagram.opcode == WRITE)):
-                            m.next = "ISSUE"
+                            issue_plan()
 
             with m.State("MATCH"):
                 found = is_record & match.any()
                 wants_credit = ~found & (is_record | segment.receive.available)
-                m.d.sync += [tracker.eq(trackers.index), credit_asked.eq(wants_credit)]
+                m.d.sync += [
+                    tracker.eq(trackers.index),
+                    overlap.eq(trackers.overlap),
+                    credit_asked.eq(wants_credit),
+                ]
                 with m.If(found):
                     m.next = "VERIFY"
                 with m.Elif(wants_credit):
@@ -220,51 +246,53 @@ class Dispatch(wiring.Component):
 
             with m.State("VERIFY"):
                 row = trackers.row
-                with m.If(
-                    (row.stag != datagram.stag)
-                    | (row.base != segment.base)
-                    | (row.mlen != datagram.mlen)
-                ):
-                    finish(drop=Counter.DROP_RECORD_MISMATCH)
-                with m.Else():
-                    finish(mark=1)
+                m.d.sync += [
+                    other_name.eq(row.name.as_value() != self._name(datagram)),
+                    mismatch.eq(
+                        (row.stag != datagram.stag)
+                        | (row.base != segment.base)
+                        | (row.mlen != datagram.mlen)
+                    ),
+                ]
+                finish(mark=1, verified=1)
 
             with m.State("DECIDE"):
                 with m.If(~closed.answered):
                     pass
                 with m.Elif(~credit_asked):
                     finish(drop=Mux(closed.hit, Counter.DROP_LATE, Counter.DROP_NO_RECEIVE))
-                with m.Elif(is_record & segment.mapped & ~closed.hit & overlap.any()):
+                with m.Elif(conflicts & ~closed.hit):
                     m.d.sync += [
                         overlap.eq(overlap & (overlap - 1)),
                         back_to_decide.eq(1),
                     ]
                     close_tracker(lowest_set(overlap), Status.PARTIAL)
-                with m.Elif(granted.valid):
-                    m.d.comb += granted.ready.eq(1)
-                    with m.If(closed.hit):
-                        finish(drop=Counter.DROP_LATE)
+                with m.Elif(closed.hit | too_short):
+                    with m.If(granted.valid):
+                        m.d.comb += granted.ready.eq(1)
                         with m.If(granted.payload):
+                            finish(
+                                drop=Mux(closed.hit, Counter.DROP_LATE, Counter.DROP_RECEIVE_SHORT)
+                            )
+                            m.d.sync += issuing.eq(0)
                             m.next = "RELEASE"
-                    with m.Elif(~granted.payload):
-                        finish(drop=Counter.DROP_CQ_FULL)
-                    with m.Elif(is_send & segment.receive.fault):
-                        finish(
-                            drop=Counter.DROP_RECEIVE_PROTECTION,
-                            complete=1,
-                            status=Status.LOC_PROT_ERR,
-                            consume=1,
-                        )
-                    with m.Elif(is_send & segment.receive.short):
-                        finish(drop=Counter.DROP_RECEIVE_SHORT)
-                        m.next = "RELEASE"
-                    with m.Elif(segment.complete):
-                        finish(complete=1, consume=is_send, remember=1)
-                    with m.Elif(segment.mapped & trackers.free):
-                        finish(open=1, mark=1)
-                        m.d.sync += tracker.eq(trackers.free_index)
-                    with m.Else():
-                        finish(complete=1, segment=1)
+                        with m.Else():
+                            finish(drop=Mux(closed.hit, Counter.DROP_LATE, Counter.DROP_CQ_FULL))
+                with m.Elif(is_send & segment.receive.fault):
+                    finish(
+                        drop=Counter.DROP_RECEIVE_PROTECTION,
+                        complete=1,
+                        status=Status.LOC_PROT_ERR,
+                        consume=1,
+                        awaits=1,
+                    )
+                with m.Elif(segment.complete):
+                    finish(complete=1, consume=is_send, remember=1, awaits=1)
+                with m.Elif(segment.mapped & trackers.free):
+                    finish(open=1, mark=1, awaits=1)
+                    m.d.sync += tracker.eq(trackers.free_index)
+                with m.Else():
+                    finish(complete=1, segment=1, awaits=1)
 
             with m.State("RELEASE"):
                 m.d.comb += [
@@ -272,16 +300,31 @@ class Dispatch(wiring.Component):
                     request.payload.operation.eq(CreditOperation.RELEASE),
                 ]
                 with m.If(request.ready):
-                    m.next = "ISSUE"
+                    issue_plan()
 
             with m.State("ISSUE"):
-                m.d.comb += issuing.eq(1)
+                m.d.comb += granted.ready.eq(plan.awaits & (issue | refused))
                 with m.If(issue):
+                    m.d.sync += issuing.eq(0)
                     m.next = "LOOKUP"
+                with m.Elif(mistaken):
+                    # A message of the same digest.
+                    m.d.sync += [issuing.eq(0), plan.eq(0), match.eq(match & (match - 1))]
+                    m.next = "MATCH"
+                with m.Elif(refused | contradicted):
+                    m.d.sync += [
+                        plan.eq(0),
+                        plan.drop.eq(
+                            Mux(refused, Counter.DROP_CQ_FULL, Counter.DROP_RECORD_MISMATCH)
+                        ),
+                        plan.dropped.eq(1),
+                    ]
 
             with m.State("CLOSE_READ"):
                 m.next = "CLOSE_ROW"
             with m.State("CLOSE_ROW"):
+                m.next = "CLOSE_SPAN"
+            with m.State("CLOSE_SPAN"):
                 m.next = "CLOSE_PARTS"
             with m.State("CLOSE_PARTS"):
                 m.next = "CLOSE_SUMS"
@@ -297,6 +340,8 @@ class Dispatch(wiring.Component):
                 # The tracker that has become free is known a cycle later.
                 m.next = "DECIDE"
 
+        # ``overlap`` is a cycle or more old whenever this is asked.
+        m.d.sync += conflicts.eq(is_record & segment.mapped & overlap.any())
         m.d.comb += trackers.index.eq(Mux(fsm.ongoing("MATCH"), lowest_set(match), closing))
 
         # ISSUE: everything that the plan asks for, in one cycle.
@@ -304,6 +349,8 @@ class Dispatch(wiring.Component):
         m.d.comb += [
             issue.eq(
                 issuing
+                & (~plan.awaits | (granted.valid & granted.payload))
+                & ~(plan.verified & (other_name | mismatch))
                 & (~has_payload | self.places.ready)
                 & ~(places_now & self.crowded)
                 & (~plan.complete | self.entries.ready)
@@ -386,8 +433,7 @@ class Dispatch(wiring.Component):
         return m
 
     def _name(self, datagram):
-        shape = message_name_layout(self._parameters)
-        return Cat(datagram[name][: shape[name].width] for name, _ in shape)
+        return message_name(self._parameters, datagram).as_value()
 
     def _track(self, m, segment, trackers):
         """What a tracker that opens keeps of the segment that opens it."""
@@ -397,6 +443,7 @@ class Dispatch(wiring.Component):
             row.name.eq(self._name(datagram)),
             row.solicited.eq(datagram.solicited),
             row.immediate_valid.eq(datagram.immediate_valid),
+            trackers.opened_digest.eq(segment.digest),
             trackers.timeout.eq(segment.timeout),
         ]
         m.d.sync += trackers.missing.eq(

@@ -4,6 +4,10 @@ Offsets are octets from a region's ``base_to``. A mapped region has at most ``ma
 at most 2^16 octets, so its offsets have ``log2(map_bits) + 16`` bits.
 """
 
+from functools import reduce
+from operator import xor
+
+from amaranth.hdl import Cat
 from amaranth.lib import data
 from amaranth.utils import exact_log2
 
@@ -12,11 +16,14 @@ from uwarp.contract import Parameters
 from ..layouts import Datagram
 
 __all__ = [
+    "DIGEST_WIDTH",
     "TICKET_WIDTH",
     "PendingCompletion",
     "PlaceCommand",
     "closed_name_layout",
     "granule_width",
+    "message_digest",
+    "message_name",
     "message_name_layout",
     "offset_width",
     "segment_layout",
@@ -25,6 +32,7 @@ __all__ = [
 ]
 
 TICKET_WIDTH = 8
+DIGEST_WIDTH = 24
 
 
 def granule_width(parameters: Parameters) -> int:
@@ -45,6 +53,23 @@ def message_name_layout(parameters: Parameters) -> data.StructLayout:
             "msn": 32,
         }
     )
+
+
+def message_name(parameters: Parameters, datagram):
+    shape = message_name_layout(parameters)
+    return data.View(shape, Cat(datagram[name][: shape[name].width] for name, _ in shape))
+
+
+def message_digest(name):
+    """``DIGEST_WIDTH`` bits that differ for most pairs of names: each field folded, the QP's number
+    away from the low bits of the others, where the messages of two QPs are likely to differ too."""
+    fields = (name.msn, name.source_port, name.source_ip, name.qpn << 14)
+    chunks = [
+        field[start : start + DIGEST_WIDTH]
+        for field in fields
+        for start in range(0, len(field), DIGEST_WIDTH)
+    ]
+    return reduce(xor, chunks)[:DIGEST_WIDTH]
 
 
 def closed_name_layout(parameters: Parameters) -> data.StructLayout:
@@ -87,12 +112,14 @@ def segment_layout(parameters: Parameters) -> data.StructLayout:
     ``drop`` is the Counter of the first failed check, 0 if none. ``low`` to ``high`` - 1 are the
     granules between the message's ``first`` and ``last`` which the segment covers, if ``inner``;
     ``head`` and ``tail`` say whether it covers those two. ``start`` and ``end`` are the offsets of
-    the message's first and last octet, ``complete`` says that the payload is the whole message.
+    the message's first and last octet, ``complete`` says that the payload is the whole message,
+    ``digest`` is that of its name.
     """
     granule = granule_width(parameters)
     return data.StructLayout(
         {
             "datagram": Datagram,
+            "digest": DIGEST_WIDTH,
             "drop": 6,
             "cq": 16,
             "timeout": 16,

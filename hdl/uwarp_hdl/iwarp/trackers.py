@@ -1,16 +1,17 @@
 """Trackers: the open Write-Records, one each (device behaviour, section 4).
 
-Names are compared in parallel, and so are the octets that a new message would share with open
-ones. What stays the same until a message closes is in a memory; so is its progress.
+Digests of names are compared in parallel, and so are the octets that a new message would share with
+open ones. What stays the same until a message closes is in a memory; so is its progress.
 """
 
-from amaranth.hdl import C, Module, Mux, Signal
+from amaranth.hdl import C, Cat, Module, Mux, Signal
 from amaranth.lib import data, memory, wiring
 from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
 
 from uwarp.contract import Parameters
 
-from .receive_layouts import granule_width, message_name_layout, offset_width, tracker_layout
+from .receive_layouts import DIGEST_WIDTH, granule_width, offset_width, tracker_layout
 
 __all__ = ["Trackers", "lowest_set", "progress_layout"]
 
@@ -21,6 +22,12 @@ def lowest_set(bits):
     for i in reversed(range(len(bits) - 1)):
         result = Mux(bits[i], i, result)
     return result
+
+
+def _carries(a, not_b):
+    """Whether a >= b: the carry of a - b."""
+    width = len(a)
+    return (Cat(C(1, 1), a) + Cat(C(1, 1), not_b[:width]))[width + 1]
 
 
 def progress_layout(parameters: Parameters) -> data.StructLayout:
@@ -38,17 +45,18 @@ class Trackers(wiring.Component):
 
     Members
     -------
-    name, region, start, end : In
-        Of a datagram's message; its first and last octet count from the region's base.
+    digest, region, start, end : In
+        Of a datagram's message; its first and last octet count from the region's base. ``region``
+        is the region's number.
     match : Out(n_tracker)
-        The tracker that holds ``name``.
+        Trackers whose message's name has ``digest``: nearly always the one of that name, if any.
     overlap : Out(n_tracker)
         Trackers of ``region`` that share an octet with ``start`` to ``end``.
     index : In
     row, progress : Out
     free, free_index : Out
         The lowest free tracker; right from two cycles after an ``open`` or ``close``.
-    open, opened, missing, timeout : In
+    open, opened, opened_digest, missing, timeout : In
         Opens ``free_index`` with the row ``opened``, silent for at most ``timeout`` ticks.
     touch, touch_index, tick : In
         A segment of ``touch_index`` has been placed at ``tick``.
@@ -70,8 +78,8 @@ class Trackers(wiring.Component):
         offset = offset_width(parameters)
         super().__init__(
             {
-                "name": In(message_name_layout(parameters)),
-                "region": In(24),
+                "digest": In(DIGEST_WIDTH),
+                "region": In(exact_log2(parameters.n_region)),
                 "start": In(offset),
                 "end": In(offset),
                 "match": Out(n),
@@ -83,6 +91,7 @@ class Trackers(wiring.Component):
                 "free_index": Out(range(n)),
                 "open": In(1),
                 "opened": In(tracker_layout(parameters)),
+                "opened_digest": In(DIGEST_WIDTH),
                 "missing": In(granule_width(parameters)),
                 "timeout": In(16),
                 "touch": In(1),
@@ -106,28 +115,35 @@ class Trackers(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         n = self._parameters.n_tracker
-        name_shape = message_name_layout(self._parameters)
-
         opened = Signal(n)
+        # One bit, or none, a cycle late like ``free_index``. The free tracker's registers follow
+        # ``opened``, so that ``open`` only has to say that they count.
+        is_free = Signal(n, init=1)
+        m.d.sync += is_free.eq(~opened & (opened + 1)[:n])
         for i in range(n):
-            name = Signal(name_shape, name=f"name{i}")
-            region = Signal(24, name=f"region{i}")
-            start = Signal.like(self.start, name=f"start{i}")
+            digest = Signal(DIGEST_WIDTH, name=f"digest{i}")
+            region = Signal.like(self.region, name=f"region{i}")
+            # Inverted, since a carry chain subtracts its second operand by adding the inverse.
+            before_start = Signal.like(self.start, name=f"before_start{i}")
             end = Signal.like(self.end, name=f"end{i}")
-            with m.If(self.open & (self.free_index == i)):
+            with m.If(self.open & is_free[i]):
+                m.d.sync += opened[i].eq(1)
+            with m.If(is_free[i] & ~opened[i]):
                 m.d.sync += [
-                    opened[i].eq(1),
-                    name.eq(self.opened.name),
+                    digest.eq(self.opened_digest),
                     region.eq(self.opened.stag[8:]),
-                    start.eq(self.opened.start),
+                    before_start.eq(~self.opened.start),
                     end.eq(self.opened.end),
                 ]
             with m.If(self.close & (self.close_index == i)):
                 m.d.sync += opened[i].eq(0)
             m.d.comb += [
-                self.match[i].eq(opened[i] & (name.as_value() == self.name.as_value())),
+                self.match[i].eq(opened[i] & (digest == self.digest)),
                 self.overlap[i].eq(
-                    opened[i] & (region == self.region) & (start <= self.end) & (self.start <= end)
+                    opened[i]
+                    & (region == self.region)
+                    & _carries(self.end, before_start)
+                    & _carries(end, ~self.start)
                 ),
             ]
         with m.If(self.open):
@@ -165,10 +181,10 @@ class Trackers(wiring.Component):
             after.head.eq(before.data.head | self.head),
             after.tail.eq(before.data.tail | self.tail),
             progress_write.en.eq(self.open | self.mark),
-            progress_write.addr.eq(Mux(self.open, self.free_index, self.mark_index)),
-            progress_write.data.missing.eq(Mux(self.open, self.missing, after.missing)),
-            progress_write.data.head.eq(~self.open & after.head),
-            progress_write.data.tail.eq(~self.open & after.tail),
+            progress_write.addr.eq(Mux(self.mark, self.mark_index, self.free_index)),
+            progress_write.data.missing.eq(Mux(self.mark, after.missing, self.missing)),
+            progress_write.data.head.eq(self.mark & after.head),
+            progress_write.data.tail.eq(self.mark & after.tail),
         ]
         with m.If(self.close):
             m.d.sync += self.complete.eq(0)
