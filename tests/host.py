@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from uwarp.contract import (
     CQE,
+    EVENT,
     RECV_WQE,
     SEND_WQE,
     TABLES,
@@ -15,6 +16,7 @@ from uwarp.contract import (
     Control,
     Counter,
     Doorbell,
+    EventType,
     QpState,
     Register,
     Table,
@@ -113,6 +115,7 @@ class Host:
     sqs: dict[int, Ring] = field(default_factory=dict)
     rqs: dict[int, Ring] = field(default_factory=dict)
     qps: dict[int, dict[str, int]] = field(default_factory=dict)
+    events: Ring | None = None
 
     def get(self, register: Register, index: int = 0) -> int:
         return self.device.read32(register.at(index))
@@ -129,6 +132,15 @@ class Host:
 
     def counters(self) -> dict[Counter, int]:
         return {counter: self.counter(counter) for counter in Counter}
+
+    def snapshot(self) -> dict[Counter, int]:
+        """All counters as of now."""
+        self.set(Register.COUNTERS_SNAPSHOT, 1)
+        return {
+            counter: self.get(Register.SNAPSHOT_LOW, counter)
+            | self.get(Register.SNAPSHOT_HIGH, counter) << 32
+            for counter in Counter
+        }
 
     def check_sum(self) -> None:
         """Every frame ends in exactly one counter."""
@@ -156,6 +168,37 @@ class Host:
         self.memory.write(ring.address, bytes(CQE.size << log2))
         self.cqs[number] = ring
         self.write_row(Table.CQ, number, valid=1, log2=log2, addr=ring.address)
+
+    def moderate(self, number: int, count: int, ticks: int) -> None:
+        self.write_row(Table.MODERATION, number, count=count, ticks=ticks)
+
+    def add_events(self, log2: int = 4) -> None:
+        """Set the event ring up."""
+        ring = Ring(self.memory.allocate(EVENT.size << log2), log2, EVENT.size)
+        self.memory.write(ring.address, bytes(EVENT.size << log2))
+        self.set(Register.EVENT_ADDR_LOW, ring.address & 0xFFFF_FFFF)
+        self.set(Register.EVENT_ADDR_HIGH, ring.address >> 32)
+        self.set(Register.EVENT_RING, 1 << 8 | log2)
+        self.events = ring
+
+    def poll_events(self, *, consume: bool = True) -> list[tuple[EventType, int]]:
+        """Types and numbers of the events that have come; tells the device that they were."""
+        ring = self.events
+        assert ring is not None
+        found = []
+        while True:
+            event = EVENT.unpack(self.memory.read(ring.slot(), EVENT.size))
+            if event.phase != 1 - (ring.index >> ring.log2 & 1):
+                break
+            ring.index += 1
+            found.append((EventType(event.type), event.number))
+        if consume:
+            self.set(Register.EVENT_CONSUMER, ring.index & 0xFFFF_FFFF)
+        return found
+
+    def close_messages(self, target: int, row: int) -> None:
+        """Ask that open messages be closed; does not wait for it."""
+        self.set(Register.MESSAGES_CLOSE, target << 16 | row)
 
     def add_qp(self, number: int, *, port: int, ring_log2: int = 4, **fields: int) -> None:
         """A QP in RTS that accepts everything; ``fields`` go over the defaults of its row."""

@@ -66,7 +66,7 @@ class TestRegisters:
     def test_identity(self, bench: Bench) -> None:
         nic = bench.nic
         words = [nic.read32(address) for address in range(0, 0x28, 4)]
-        assert words == [0x50525755, 0x10000, 8, 16, 4, 64, 4096, 9000, 156_250_000, 0]
+        assert words == [0x50525755, 0x10001, 8, 16, 4, 64, 4096, 9000, 156_250_000, 0]
 
     def test_1_1_after_power_up(self) -> None:
         nic = Rnic(PARAMETERS, HostMemory())
@@ -108,14 +108,18 @@ class TestRegisters:
             0xF000_0000 + word for word in range(32)
         ]
         assert nic.read32(0x204) == 0
+        for address in (0xC8, 0xCC, 0xD0, 0xD4):
+            nic.write32(address, 0xFFFF_FFC0)
+        expected = [0xFFFF_FFC0, 0xFFFF_FFC0, 0x100, 0]
+        assert [nic.read32(address) for address in (0xC8, 0xCC, 0xD0, 0xD4)] == expected
 
     def test_read_only_and_unlisted_addresses(self, bench: Bench) -> None:
         nic = bench.nic
-        for address in (0x000, 0x024, 0x044, 0x048, 0x05C, 0x400, 0x600, 0x7F_FFFC):
+        for address in (0x000, 0x024, 0x044, 0x048, 0x05C, 0x400, 0x600, 0x800, 0x7F_FFFC):
             before = nic.read32(address)
             nic.write32(address, 0xFFFF_FFFF)
             assert nic.read32(address) == before
-        assert nic.read32(0x024) == nic.read32(0x600) == nic.read32(0x7F_FFFC) == 0
+        assert nic.read32(0x024) == nic.read32(0x800) == nic.read32(0x7F_FFFC) == 0
 
     def test_bad_accesses(self, bench: Bench) -> None:
         for address in (1, 2, 0x43, -4):
@@ -161,7 +165,15 @@ class TestRegisters:
         assert bench.nic.read32(address + 4) == 8
 
     @pytest.mark.parametrize(
-        "table, row", [(Table.QP, 8), (Table.REGION, 16), (Table.CQ, 8), (Table.PORT, 32), (9, 0)]
+        "table, row",
+        [
+            (Table.QP, 8),
+            (Table.REGION, 16),
+            (Table.CQ, 8),
+            (Table.PORT, 32),
+            (Table.MODERATION, 8),
+            (9, 0),
+        ],
     )
     def test_1_4_rows_beyond_the_tables(self, bench: Bench, table: int, row: int) -> None:
         for word in range(32):

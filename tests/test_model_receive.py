@@ -220,11 +220,12 @@ class TestSend:
         bench.gets(Counter.RX_PLACED, send(b"hello"))
 
     def test_lengths(self, bench: Bench) -> None:
-        """MO + payload over MLEN, in more than 32 bits; then any Send of more than one datagram."""
+        """MO + payload over MLEN, in more than 32 bits; then Sends of several datagrams into a
+        receive that has no map."""
         self.post(bench)
         for mo, mlen in (1, 5), (0, 4), (0xFFFF_FFFF, 5), (0xFFFF_FFFF, 0xFFFF_FFFF):
             bench.gets(Counter.DROP_MESSAGE_LENGTH, send(b"hello", mo=mo, mlen=mlen))
-        for mo, mlen in (0, 6), (1, 6), (0, 0xFFFF_FFFF):
+        for mo, mlen in (0, 6), (1, 6), (59, 64):
             bench.gets(Counter.DROP_SEND_SEGMENTED, send(b"hello", mo=mo, mlen=mlen))
         bench.gets(Counter.RX_PLACED, send(b"hello"))
 
@@ -439,12 +440,6 @@ class TestWrite:
         assert bench.memory.read(window + 36, 4) == b"more"
         assert bench.only_cqe().base_to == 0x1_0000_0064
         bench.gets(Counter.DROP_BOUNDS, write(region, (1 << 33) - 3, b"high"))
-
-    def test_failed_write_is_not_reported(self, bench: Bench) -> None:
-        region = bench.host.add_region(4, 4096, dma_addr=0x10)
-        bench.gets(Counter.RX_PLACED, write(region, 0, b"gone"))
-        bench.gets(Counter.RX_PLACED, record(region, 0, 4, 0, b"gone"))
-        assert bench.only_cqe().status == Status.SUCCESS
 
 
 class TestWriteRecord:

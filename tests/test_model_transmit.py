@@ -129,7 +129,10 @@ class TestTransmit:
             (0x0, 1500, 0, 1454, [1454]),
             (0x0, 1500, 0, 1455, [1408, 47]),
             (0x3, 1500, 0, 1450, [1450]),
+            (0x3, 1500, 0, 1451, [1408, 43]),
+            (0x3, 9000, 10, 20000, [8192, 8192, 3616]),
             (0xE, 1500, 0, 1446, [1446]),
+            (0xE, 1500, 0, 1447, [1408, 39]),
             (0xC, 1500, 0, 0, [0]),
             (0xC, 1500, 16, 1438, [1438]),
             (0x3, 1500, 16, 10, [10]),
@@ -152,6 +155,30 @@ class TestTransmit:
         assert [item.last for item in found] == [False] * (len(sizes) - 1) + [True]
         assert b"".join(item.payload for item in found) == pattern(20000)[:length]
         assert bench.only_cqe().status == Status.SUCCESS
+
+    @pytest.mark.parametrize("opcode, flags", [(0x3, 0), (0x3, 2), (0xE, 6)])
+    def test_7_3_send_of_several_datagrams(self, bench: Bench, opcode: int, flags: int) -> None:
+        """Segments end on multiples of the granule of MO, whatever remote_to is."""
+        source = self.source(bench, 3000)
+        fields = {"remote_to": 0x1E, "remote_stag": 0xABCDEF01, "immediate": 0x12345678}
+        bench.host.post_send(QPN, payload=source, opcode=opcode, flags=flags | 1, **fields)
+        bench.host.post_send(QPN, payload=source, opcode=opcode, length=1)
+        *segments, after = sent(bench)
+        assert [(item.mo, len(item.payload), item.last) for item in segments] == [
+            (0, 1408, False),
+            (1408, 1408, False),
+            (2816, 184, True),
+        ]
+        assert b"".join(item.payload for item in segments) == pattern(3000)
+        for item in segments:
+            assert item.opcode == (0x5 if (opcode, flags) == (0x3, 2) else opcode)
+            assert (item.qn, item.msn, item.mlen) == (0, 1, 3000)
+            assert item.immediate == (0x12345678 if opcode == 0xE else 0)
+            assert item.solicited == item.immediate_valid == (opcode == 0xE)
+        assert (after.msn, after.mo, after.mlen) == (2, 0, 1)
+        first, _ = bench.host.poll_all()
+        assert (first.opcode, first.status, first.valid, first.msn) == (opcode, 0, 3000, 1)
+        assert (first.base_to, first.stag) == (0, 0)
 
     def test_7_3_target_offset_wraps(self, bench: Bench) -> None:
         """The sender does not judge: that is for the target."""
@@ -220,9 +247,9 @@ class TestTransmit:
             ({"opcode": 0x0, "flags": WqeFlag.IMMEDIATE}, Status.LOC_QP_OP_ERR),
             ({"opcode": 0x3, "flags": WqeFlag.IMMEDIATE}, Status.LOC_QP_OP_ERR),
             ({"opcode": 0x0, "flags": WqeFlag.SOLICITED}, Status.LOC_QP_OP_ERR),
-            ({"opcode": 0x3, "length": 1451}, Status.LOC_LEN_ERR),
-            ({"opcode": 0xE, "length": 1447}, Status.LOC_LEN_ERR),
-            ({"opcode": 0x3, "length": 0xFFFF_FFFF}, Status.LOC_LEN_ERR),
+            ({"opcode": 0x3, "length": 1451, "granule_log2": 11}, Status.LOC_LEN_ERR),
+            ({"opcode": 0xE, "length": 1447, "granule_log2": 16}, Status.LOC_LEN_ERR),
+            ({"opcode": 0x3, "length": 0xFFFF_FFFF}, Status.LOC_PROT_ERR),
             ({"opcode": 0xC, "length": 1439, "granule_log2": 11}, Status.LOC_LEN_ERR),
             ({"opcode": 0x0, "length": 1455, "granule_log2": 16}, Status.LOC_LEN_ERR),
             ({"sge_lkey": 0}, Status.LOC_PROT_ERR),
@@ -234,8 +261,11 @@ class TestTransmit:
             ({"sge_addr": 2**64 - 50}, Status.LOC_PROT_ERR),
             ({"length": 2001}, Status.LOC_PROT_ERR),
             # Of several, the first of the rule.
-            ({"num_sge": 2, "sge_lkey": 0, "opcode": 0x3, "length": 1451}, Status.LOC_QP_OP_ERR),
-            ({"sge_lkey": 0, "opcode": 0x3, "length": 1451}, Status.LOC_LEN_ERR),
+            (
+                {"num_sge": 2, "sge_lkey": 0, "length": 1451, "granule_log2": 11},
+                Status.LOC_QP_OP_ERR,
+            ),
+            ({"sge_lkey": 0, "length": 1451, "granule_log2": 11}, Status.LOC_LEN_ERR),
         ],
     )
     def test_p38_p39_7_2_wqe_that_fails(

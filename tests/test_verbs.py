@@ -161,8 +161,9 @@ class Pair:
         cap: QPCap | None = None,
         timeout_us: float = 30,
         mtu: int = 1500,
+        kind: str = "model",
     ) -> None:
-        self.link = open_link("model", parameters=parameters, impairments=impairments)
+        self.link = open_link(kind, parameters=parameters, impairments=impairments)
         cap = cap or QPCap(8, 8)
         self.one, self.two = (open_side(self.link, i, cap, timeout_us, mtu) for i in (0, 1))
 
@@ -187,16 +188,24 @@ class Pair:
         source_port: int = 7777,
     ) -> None:
         """One Write-Record segment arrives at side two, made by hand."""
-        segment = Segment(
-            opcode=Opcode.WRITE_RECORD,
-            payload=payload,
-            last=mo + len(payload) == mlen,
-            stag=region.rkey,
-            to=region.buf + base + mo,
-            msn=msn,
-            mo=mo,
-            mlen=mlen,
+        self.inject_segment(
+            Segment(
+                opcode=Opcode.WRITE_RECORD,
+                payload=payload,
+                last=mo + len(payload) == mlen,
+                stag=region.rkey,
+                to=region.buf + base + mo,
+                msn=msn,
+                mo=mo,
+                mlen=mlen,
+            ),
+            source,
+            source_port,
         )
+
+    def inject_segment(
+        self, segment: Segment, source: str = IPS[0], source_port: int = 7777
+    ) -> None:
         frame = UdpFrame(
             dest_mac=mac_number(MACS[1]),
             source_mac=mac_number(MACS[0]),
@@ -313,6 +322,12 @@ def test_context_waits_for_the_reset() -> None:
             def write32(self, address: int, value: int) -> None:
                 assert not busy or address == 0x040
                 device.write32(address, value)
+
+            def map(self, address: int, length: int, *, writable: bool = True) -> int:
+                return device.map(address, length, writable=writable)
+
+            def unmap(self, dma_address: int) -> None:
+                device.unmap(dma_address)
 
             def progress(self) -> None:
                 device.progress()
@@ -562,7 +577,8 @@ def test_full_queues(pair: Pair) -> None:
         ({"ah": None}, errno.EINVAL),
         ({"remote_addr": 1 << 64}, errno.EINVAL),
         ({"opcode": IBV_WR_SEND_WITH_IMM, "imm_data": 1 << 32, "sg_list": []}, errno.EINVAL),
-        ({"opcode": IBV_WR_SEND}, errno.EMSGSIZE),
+        ({"opcode": IBV_WR_SEND, "granule": 2048}, errno.EMSGSIZE),
+        ({"opcode": IBV_WR_SEND, "granule": 65}, errno.EINVAL),
         ({"sg_list": [SGE(1 << 64, 1, 1)]}, errno.EINVAL),
         ({"sg_list": [SGE(1, 1 << 32, 1)]}, errno.EINVAL),
         ({"sg_list": [SGE(1, 1, 1 << 32)]}, errno.EINVAL),
@@ -590,8 +606,90 @@ def test_longest_send(pair: Pair) -> None:
         (wc,) = two.take(1)
         assert wc.byte_len == wc.message_length == length
         assert target.read(length) == octets(2000)[:length]
-        with refused(errno.EMSGSIZE):
-            one.qp.post_send(request(one, opcode, source, length + 1))
+        assert wc.validity is None
+
+
+@pytest.mark.parametrize("opcode", [IBV_WR_SEND, IBV_WR_SEND_WITH_IMM])
+def test_send_of_many_datagrams(pair: Pair, opcode: int) -> None:
+    """Into a region with a map. A buffer without one, or off the granule, stays posted."""
+    one, two = pair.one, pair.two
+    source, plain = one.region(20_000), two.region(20_000)
+    target = two.region(30_000, validity=True)
+    source.write(octets(20_000))
+    two.receive(7, plain)
+    two.receive(8, target, 32)
+    for wr_id, offset in ((9, 1024), (10, 21_056)):
+        two.receive(wr_id, target, offset)
+    for number in range(2):
+        one.qp.post_send(request(one, opcode, source, 5000))
+        one.take(1)
+        assert two.settle() == []
+        drops = two.context.counters()[Counter.DROP_SEND_SEGMENTED]
+        assert drops == 4 * (number + 1), "1408 + 1408 + 1408 + 776"
+        one.qp.post_send(request(one, opcode, source, 100))
+        assert [wc.wr_id for wc in two.take(1)] == [7 + number]
+        one.take(1)
+    one.qp.post_send(request(one, opcode, source, 20_000, imm_data=5))
+    one.qp.post_send(request(one, opcode, source, 5000))
+    long, short = two.take(2)
+    assert (long.wr_id, long.opcode, long.status) == (9, IBV_WC_RECV, IBV_WC_SUCCESS)
+    assert long.byte_len == long.message_length == 20_000
+    assert (long.stag, long.remote_addr) == (target.lkey, target.buf + 1024)
+    assert long.imm_data == (5 if opcode == IBV_WR_SEND_WITH_IMM else 0)
+    assert long.validity is not None and long.validity.complete
+    assert target.read(20_000, 1024) == octets(20_000)
+    assert (short.wr_id, short.byte_len) == (10, 5000)
+    assert target.validity.ranges() == [(1024, 20_000), (21_056, 5000)]
+    assert [wc.byte_len for wc in one.take(2)] == [20_000, 5000]
+
+
+def test_granule_of_a_send(pair: Pair) -> None:
+    """The sender cuts at the receiver's granule; then a lost datagram costs that datagram only."""
+    one, two = pair.one, pair.two
+    source, target = one.region(5000), two.region(8192, validity=True, granule=1024)
+    source.write(octets(5000))
+    two.receive(0, target, 1024)
+    one.qp.post_send(request(one, IBV_WR_SEND, source, 5000, granule=1024))
+    (wc,) = two.take(1)
+    assert (wc.status, wc.byte_len) == (IBV_WC_SUCCESS, 5000)
+    sizes = [len(record.frame) - 42 - 18 - 4 for record in pair.link.records()]
+    assert sizes == [1024, 1024, 1024, 1024, 904]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_sends_with_losses_never_over_report(seed: int) -> None:
+    """Every receive completes exactly once, in whatever order; what is valid is what was sent."""
+    impairments = Impairments(loss=0.1, duplicate=0.1, reorder=0.1, seed=seed)
+    pair = Pair(impairments, cap=QPCap(32, 32), timeout_us=60)
+    one, two = pair.one, pair.two
+    rng = random.Random(seed)
+    source = one.region(16 * 4096)
+    target = two.region(32 * 4096, validity=True)
+    source.write(octets(source.length, seed))
+    for wr_id in range(32):
+        two.receive(wr_id, target, 4096 * wr_id, 4096)
+    found: list[WC] = []
+    for _ in range(24):
+        length = rng.randrange(1, 4097)
+        wr = request(one, IBV_WR_SEND, source, length)
+        one.qp.post_send(wr)
+        one.take(1)
+        found += two.settle(6000)
+    found += two.settle(40_000)
+    assert any(wc.status == IBV_WC_PARTIAL for wc in found), f"seed {seed}"
+    assert any(wc.validity is not None and wc.validity.complete for wc in found), f"seed {seed}"
+    assert len({wc.wr_id for wc in found}) == len(found) <= 24, f"seed {seed}"
+    for wc in found:
+        received = target.read(wc.message_length, 4096 * wc.wr_id)
+        runs = [(0, wc.byte_len)] if wc.validity is None else wc.validity.ranges()
+        assert sum(size for _, size in runs) == wc.byte_len
+        for start, size in runs:
+            sent = source.read(size, start)
+            assert received[start : start + size] == sent, f"seed {seed}, receive {wc.wr_id}"
+    two.qp.modify(QPAttr(qp_state=IBV_QPS_ERR), IBV_QP_STATE)
+    rest = two.settle(2000)
+    assert sorted(wc.wr_id for wc in found + rest) == list(range(32)), f"P37, seed {seed}"
+    pair.close()
 
 
 def test_work_requests_check_themselves() -> None:
@@ -1138,7 +1236,7 @@ def test_more_open_messages_than_trackers(pair: Pair) -> None:
     assert target.validity.ranges() == [(4096 * number, 1408) for number in range(3)]
 
 
-def test_closing_a_region_waits_for_its_open_messages(pair: Pair) -> None:
+def test_p32_closing_a_region_closes_its_open_messages(pair: Pair) -> None:
     """The message completes by the region's row; nothing is written once the memory is gone."""
     two = pair.two
     memory = bytearray(20_000)
@@ -1146,7 +1244,9 @@ def test_closing_a_region_waits_for_its_open_messages(pair: Pair) -> None:
     target = MR(two.pd, buffer=memoryview(memory)[skip : skip + 8192], access=REMOTE, validity=True)
     pair.inject(target, 0, 4000, 0, bytes([7]) * 1408, msn=1)
     pair.link.run(2000)
+    before = pair.link.time
     target.close()
+    assert pair.link.time - before < 3000, "less than the timeout"
     memory[:] = bytes(len(memory))
     pair.inject(target, 0, 4000, 1408, bytes([7]) * 1408, msn=1)
     (wc,) = two.settle()
@@ -1186,12 +1286,52 @@ def test_reset_queue_pair_hears_a_peer_that_starts_again(pair: Pair) -> None:
             side.qp.to_rts(QPAttr())
 
 
-def test_closing_is_quick_when_nothing_is_open() -> None:
+def open_messages(pair: Pair) -> MR:
+    """A Write-Record and a Send of side two, of which datagrams are still to come."""
+    two = pair.two
+    target = two.region(16_384, validity=True)
+    two.receive(7, target, 8192, 4096)
+    pair.inject(target, 0, 2816, 0, bytes([1]) * 1408, msn=1)
+    send = Segment(opcode=Opcode.SEND, payload=bytes([2]) * 1408, msn=2, mo=64, mlen=4000)
+    pair.inject_segment(send)
+    pair.link.run(2000)
+    assert two.settle(100) == []
+    return target
+
+
+@pytest.mark.parametrize("how", ["nothing open", "queue pair", "region", "context"])
+def test_p32_closing_is_quick_whatever_the_timeout(how: str) -> None:
+    """Messages that are open are closed, and nothing is written afterwards: a DMA access to what
+    is no longer mapped would be a fault of the pair."""
     pair = Pair(timeout_us=100_000)
+    two = pair.two
+    target = None if how == "nothing open" else open_messages(pair)
     before = pair.link.time
-    pair.two.qp.close()
-    assert pair.link.time - before < 3000
-    pair.close()
+    closing = {"region": target, "context": two.context}.get(how, two.qp)
+    assert closing is not None
+    closing.close()
+    assert pair.link.time - before < 5000
+    if how in ("queue pair", "region"):
+        first, second = two.settle(2000)
+        assert (first.status, first.byte_len) == (IBV_WC_PARTIAL, 1408)
+        assert (second.status, second.byte_len, second.wr_id) == (IBV_WC_PARTIAL, 1408, 7)
+        assert (second.validity is None) == (how == "region")
+    if how != "context":
+        pair.close()
+        return
+    pair.link.run(100_000 * 157)
+    pair.link.check()  # type: ignore[attr-defined]
+    pair.link.close()
+
+
+@pytest.mark.parametrize("state", [IBV_QPS_ERR, IBV_QPS_RESET])
+def test_p37_receive_of_an_open_message_completes_once(pair: Pair, state: int) -> None:
+    two = pair.two
+    open_messages(pair)
+    two.qp.post_recv(RecvWR(8))
+    two.qp.modify(QPAttr(qp_state=state), IBV_QP_STATE)
+    found = [(wc.wr_id, wc.status) for wc in two.settle(2000) if wc.opcode == IBV_WC_RECV]
+    assert found == [(7, IBV_WC_PARTIAL), (8, IBV_WC_WR_FLUSH_ERR)]
 
 
 # Completion queues and events

@@ -598,14 +598,13 @@ def test_wire_octets() -> None:
         (Opcode.WRITE_RECORD, 1500, 1438, 1408),
         (Opcode.WRITE_RECORD, 9000, 8938, 8896),
         (Opcode.WRITE, 1500, 1454, 1408),
-        (Opcode.SEND, 1500, 1450, 1450),
-        (Opcode.SEND_IMMEDIATE, 1500, 1446, 1446),
+        (Opcode.SEND, 1500, 1450, 1408),
+        (Opcode.SEND_IMMEDIATE, 1500, 1446, 1408),
     ],
 )
 def test_largest_segments(opcode: Opcode, mtu: int, room: int, full: int) -> None:
     assert segment_room(opcode, mtu) == room
-    if opcode in (Opcode.WRITE, Opcode.WRITE_RECORD):
-        assert list(segments(opcode, 2 * full, mtu)) == [(0, full), (full, full)]
+    assert list(segments(opcode, 2 * full, mtu)) == [(0, full), (full, full)]
     assert list(segments(opcode, room, mtu)) == [(0, room)]
 
 
@@ -631,7 +630,9 @@ def test_p25_segments_by_hand(
 
 
 @given(
-    opcode=st.sampled_from((Opcode.WRITE, Opcode.WRITE_RECORD, Opcode.READ_RESPONSE_RECORD)),
+    opcode=st.sampled_from(
+        (Opcode.WRITE, Opcode.WRITE_RECORD, Opcode.READ_RESPONSE_RECORD, Opcode.SEND)
+    ),
     length=st.integers(0, 100_000),
     mtu=st.integers(576, 9216),
     to=st.integers(0, 2**64 - 1),
@@ -657,9 +658,9 @@ def test_segments_properties(opcode: Opcode, length: int, mtu: int, to: int, gra
 
 
 def test_segments_errors() -> None:
-    assert list(segments(Opcode.SEND, 1450, 1500)) == [(0, 1450)]
-    with pytest.raises(ValueError, match="SEND of 1451 octets; one datagram carries 1450"):
-        list(segments(Opcode.SEND, 1451, 1500))
+    assert list(segments(Opcode.SEND, 1450, 1500, granule=2048)) == [(0, 1450)]
+    with pytest.raises(ValueError, match="granule of 2048 octets; one datagram carries 1450"):
+        list(segments(Opcode.SEND, 1451, 1500, granule=2048))
     assert list(segments(Opcode.WRITE_RECORD, 1438, 1500, granule=2048)) == [(0, 1438)]
     with pytest.raises(ValueError, match="granule of 2048 octets; one datagram carries 1438"):
         list(segments(Opcode.WRITE_RECORD, 1439, 1500, granule=2048))

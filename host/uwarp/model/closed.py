@@ -10,6 +10,11 @@ from .clock import Clock
 __all__ = ["ClosedMessages", "Kind", "MessageName"]
 
 
+class Kind(Enum):
+    SEND = 0
+    WRITE_RECORD = 1
+
+
 class MessageName(NamedTuple):
     """What names a message (4.1)."""
 
@@ -17,11 +22,7 @@ class MessageName(NamedTuple):
     source_ip: int
     source_port: int
     msn: int
-
-
-class Kind(Enum):
-    SEND = 0
-    WRITE_RECORD = 1
+    kind: Kind
 
 
 class ClosedMessages:
@@ -29,17 +30,17 @@ class ClosedMessages:
 
     def __init__(self, rows: int, clock: Clock) -> None:
         self._clock = clock
-        self._rows: list[tuple[MessageName, Kind, int] | None] = [None] * rows
+        self._rows: list[tuple[MessageName, int] | None] = [None] * rows
 
     def _row(self, name: MessageName) -> int:
         return (name.msn ^ name.qpn << 4) % len(self._rows)
 
-    def remember(self, name: MessageName, kind: Kind) -> None:
-        self._rows[self._row(name)] = name, kind, self._clock.tick
+    def remember(self, name: MessageName) -> None:
+        self._rows[self._row(name)] = name, self._clock.tick
 
-    def remembers(self, name: MessageName, kind: Kind, timeout: int) -> bool:
+    def remembers(self, name: MessageName, timeout: int) -> bool:
         """Whether the message closed less than ``timeout`` ticks ago, as far as is known."""
         entry = self._rows[self._row(name)]
-        if entry is None or entry[:2] != (name, kind):
+        if entry is None or entry[0] != name:
             return False
-        return self._clock.tick - entry[2] < timeout
+        return self._clock.tick - entry[1] < timeout

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Protocol
 
-__all__ = ["Memory", "MemoryFault", "try_read", "try_write"]
+__all__ = ["Memory", "MemoryFault"]
 
 
 class MemoryFault(Exception):
@@ -18,17 +17,3 @@ class Memory(Protocol):
     def read(self, address: int, length: int) -> bytes: ...
 
     def write(self, address: int, data: bytes) -> None: ...
-
-
-def try_read(memory: Memory, address: int, length: int) -> bytes | None:
-    """The octets, or None if the read fails."""
-    try:
-        return memory.read(address, length)
-    except MemoryFault:
-        return None
-
-
-def try_write(memory: Memory, address: int, data: bytes) -> None:
-    """Write; a failed write has no effect and is not reported, as in the gateware."""
-    with suppress(MemoryFault):
-        memory.write(address, data)

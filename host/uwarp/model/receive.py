@@ -5,11 +5,11 @@ from __future__ import annotations
 from uwarp.contract import RECV_WQE, Access, Counter, CqeFlag, Status
 from uwarp.wire import Opcode
 
-from .closed import ClosedMessages, Kind
+from .closed import ClosedMessages
 from .completion import CompletionQueues
-from .memory import Memory, try_read, try_write
+from .faults import QpDma
 from .tables import QueuePair, RegionRow, Tables
-from .trackers import Trackers
+from .trackers import Placement, Tracker, Trackers
 from .verdict import Datagram
 
 __all__ = ["Receiver"]
@@ -22,13 +22,13 @@ class Receiver:
 
     def __init__(
         self,
-        memory: Memory,
+        dma: QpDma,
         tables: Tables,
         completions: CompletionQueues,
         trackers: Trackers,
         closed: ClosedMessages,
     ) -> None:
-        self._memory = memory
+        self._dma = dma
         self._tables = tables
         self._completions = completions
         self._trackers = trackers
@@ -39,7 +39,7 @@ class Receiver:
         if datagram.qpn >= len(self._tables.qps):
             return Counter.DROP_QP_STATE
         qp = self._tables.qps[datagram.qpn]
-        if not qp.row.receives:
+        if not qp.receives:
             return Counter.DROP_QP_STATE
         if not qp.row.listens_to(datagram.source_ip, datagram.source_port):
             return Counter.DROP_PEER
@@ -58,33 +58,60 @@ class Receiver:
             return Counter.DROP_UNTAGGED_QN
         if segment.mo + payload > segment.mlen:
             return Counter.DROP_MESSAGE_LENGTH
-        if payload != segment.mlen:
-            return Counter.DROP_SEND_SEGMENTED
-        if self._closed.remembers(datagram.name, Kind.SEND, qp.row.timeout):
+        tracker = self._trackers.find(datagram.name)
+        if tracker is not None:
+            if segment.mlen != tracker.mlen:
+                return Counter.DROP_RECORD_MISMATCH
+            return self._place_in(tracker, qp, datagram)
+        if self._closed.remembers(datagram.name, qp.row.timeout):
             return Counter.DROP_LATE
         if qp.rq_consumer == qp.rq_producer:
             return Counter.DROP_NO_RECEIVE
         if not self._completions.has_room(qp.row.recv_cq):
-            return Counter.DROP_CQ_FULL
+            return self._cq_full(qp)
 
         index = qp.rq_consumer & (1 << qp.row.rq_log2) - 1
-        octets = try_read(self._memory, 64 * qp.row.rq_addr + RECV_WQE.size * index, RECV_WQE.size)
+        octets = self._dma.read(qp, 64 * qp.row.rq_addr + RECV_WQE.size * index, RECV_WQE.size)
         wqe = RECV_WQE.unpack(octets or bytes(RECV_WQE.size))
         addr, length = wqe.sge0_addr, wqe.sge0_length
         region = self._tables.allowed_sge(
             qp.row.pd, wqe.sge0_lkey, addr, length, Access.LOCAL_WRITE
         )
-        if payload and (octets is None or (length and region is None)):
+        if segment.mlen and (octets is None or (length and region is None)):
             self._complete_receive(qp, datagram, Status.LOC_PROT_ERR)
             return Counter.DROP_RECEIVE_PROTECTION
         if segment.mlen > length:
             return Counter.DROP_RECEIVE_SHORT
-        if payload:
-            assert region is not None
-            try_write(self._memory, region.dma_address(addr), segment.payload)
-        self._complete_receive(qp, datagram, Status.SUCCESS)
-        self._closed.remember(datagram.name, Kind.SEND)
+        if payload == segment.mlen:
+            if payload:
+                assert region is not None
+                self._dma.write(qp, region.dma_address(addr), segment.payload)
+            self._complete_receive(qp, datagram, Status.SUCCESS)
+            self._closed.remember(datagram.name)
+            return Counter.RX_PLACED
+        assert region is not None
+        if not region.mapped or addr % (1 << region.granule_log2):
+            return Counter.DROP_SEND_SEGMENTED
+        self._trackers.close_overlapping(wqe.sge0_lkey, addr, addr + segment.mlen)
+        placement = Placement(region, wqe.sge0_lkey, addr, qp.rq_consumer & 0xFFFF)
+        tracker = self._trackers.open(datagram, qp.row, placement)
+        if tracker is None:
+            return Counter.DROP_NO_TRACKER
+        qp.rq_consumer = (qp.rq_consumer + 1) & 0xFFFF_FFFF
+        return self._place_in(tracker, qp, datagram)
+
+    def _place_in(self, tracker: Tracker, qp: QueuePair, datagram: Datagram) -> Counter:
+        """Place and mark a datagram of an open Send."""
+        segment = datagram.segment
+        to = tracker.base + segment.mo
+        if segment.payload:
+            self._dma.write(qp, tracker.region.dma_address(to), segment.payload)
+        self._trackers.mark(tracker, to, len(segment.payload))
         return Counter.RX_PLACED
+
+    def _cq_full(self, qp: QueuePair) -> Counter:
+        self._completions.tell_full(qp.row.recv_cq)
+        return Counter.DROP_CQ_FULL
 
     def _complete_receive(self, qp: QueuePair, datagram: Datagram, status: Status) -> None:
         """Consume the receive WQE and complete it."""
@@ -93,7 +120,7 @@ class Receiver:
             "valid": len(datagram.segment.payload) if status is Status.SUCCESS else 0,
             "wqe_index": qp.rq_consumer & 0xFFFF,
         }
-        self._completions.write(qp.row.recv_cq, fields)
+        self._completions.write(qp.row.recv_cq, qp.receive_cqe(fields))
         qp.rq_consumer = (qp.rq_consumer + 1) & 0xFFFF_FFFF
 
     def _write(self, qp: QueuePair, datagram: Datagram) -> Counter:
@@ -108,7 +135,7 @@ class Receiver:
             return Counter.DROP_TO_WRAP
         if not region.holds(segment.to, payload):
             return Counter.DROP_BOUNDS
-        try_write(self._memory, region.dma_address(segment.to), segment.payload)
+        self._dma.write(qp, region.dma_address(segment.to), segment.payload)
         return Counter.RX_PLACED
 
     def _remote_region(self, qp: QueuePair, stag: int) -> RegionRow | Counter:
@@ -145,21 +172,22 @@ class Receiver:
             if (segment.stag, base, segment.mlen) != (tracker.stag, tracker.base, tracker.mlen):
                 return Counter.DROP_RECORD_MISMATCH
         else:
-            if self._closed.remembers(datagram.name, Kind.WRITE_RECORD, qp.row.timeout):
+            if self._closed.remembers(datagram.name, qp.row.timeout):
                 return Counter.DROP_LATE
             if region is not None and region.mapped:
                 self._trackers.close_overlapping(segment.stag, base, base + segment.mlen)
             if not self._completions.has_room(qp.row.recv_cq):
-                return Counter.DROP_CQ_FULL
+                return self._cq_full(qp)
 
         if region is not None and payload:
-            try_write(self._memory, region.dma_address(segment.to), segment.payload)
+            self._dma.write(qp, region.dma_address(segment.to), segment.payload)
         if tracker is None and payload == segment.mlen:
             self._complete_datagram(qp, datagram, CqeFlag(0))
-            self._closed.remember(datagram.name, Kind.WRITE_RECORD)
+            self._closed.remember(datagram.name)
             return Counter.RX_PLACED
         if tracker is None and region is not None and region.mapped:
-            tracker = self._trackers.open(datagram, qp.row, region)
+            placement = Placement(region, segment.stag, base)
+            tracker = self._trackers.open(datagram, qp.row, placement)
         if tracker is not None:
             self._trackers.mark(tracker, segment.to, payload)
             return Counter.RX_PLACED
@@ -181,4 +209,4 @@ class Receiver:
             "base_to": datagram.segment.to,
             "stag": datagram.segment.stag,
         }
-        self._completions.write(qp.row.recv_cq, fields)
+        self._completions.write(qp.row.recv_cq, qp.receive_cqe(fields))

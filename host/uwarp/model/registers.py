@@ -10,6 +10,7 @@ from uwarp.contract import (
     MAGIC,
     REGISTERS,
     VERSION,
+    CloseTarget,
     Control,
     Doorbell,
     Filter,
@@ -19,6 +20,7 @@ from uwarp.contract import (
 )
 
 from .clock import Clock
+from .events import EventRing
 from .network import Port
 
 __all__ = ["RegisterFile", "Target"]
@@ -45,23 +47,29 @@ class Target(Protocol):
 
     def load_row(self, table: Table, row: int, value: int) -> None: ...
 
+    def close_messages(self, target: CloseTarget, row: int) -> None: ...
+
     def ring(self, doorbell: Doorbell, page: int, value: int) -> None: ...
 
 
 class RegisterFile:
     """Registers of BAR 0. Those that hold nothing but a value are kept here.
 
-    STATUS.BUSY is never seen: a reset of the model takes no time.
+    STATUS.BUSY and a 1 in MESSAGES_CLOSE are never seen: neither takes the model time.
     """
 
-    def __init__(self, parameters: Parameters, clock: Clock, port: Port, target: Target) -> None:
+    def __init__(
+        self, parameters: Parameters, clock: Clock, port: Port, events: EventRing, target: Target
+    ) -> None:
         self._clock = clock
         self._port = port
+        self._events = events
         self._target = target
         self.enabled = False
         self.irq_enabled = False
         self._time_high = 0
         self._counter_high = 0
+        self._snapshot = [0] * Register.SNAPSHOT_LOW.value.count
         self._select = 0
         self._data = [0] * Register.TABLE_DATA.value.count
         self._constants = {
@@ -106,6 +114,14 @@ class RegisterFile:
                 return self._port.ipv6 >> 32 * index & _WORD
             case Register.IRQ_ENABLE:
                 return int(self.irq_enabled)
+            case Register.EVENT_STATUS:
+                return self._events.status
+            case Register.EVENT_ADDR_LOW:
+                return self._events.addr & _WORD
+            case Register.EVENT_ADDR_HIGH:
+                return self._events.addr >> 32
+            case Register.EVENT_RING:
+                return self._events.log2 | self._events.in_use << 8
             case Register.IRQ_STATUS:
                 status = self._target.irq_status
                 return status[index] if index < len(status) else 0
@@ -120,6 +136,10 @@ class RegisterFile:
                 return value & _WORD
             case Register.COUNTERS_HIGH:
                 return self._counter_high
+            case Register.SNAPSHOT_LOW:
+                return self._snapshot[index] & _WORD
+            case Register.SNAPSHOT_HIGH:
+                return self._snapshot[index] >> 32 & _WORD
             case _:
                 return 0
 
@@ -152,6 +172,16 @@ class RegisterFile:
                 self._port.ipv6 |= value << 32 * index
             case Register.IRQ_ENABLE:
                 self.irq_enabled = bool(value & 1)
+            case Register.EVENT_STATUS:
+                self._events.status &= ~value
+            case Register.EVENT_ADDR_LOW:
+                self._events.addr = self._events.addr >> 32 << 32 | value
+            case Register.EVENT_ADDR_HIGH:
+                self._events.addr = value << 32 | self._events.addr & _WORD
+            case Register.EVENT_RING:
+                self._events.set_up(log2=value & 0xF, in_use=bool(value >> 8 & 1))
+            case Register.EVENT_CONSUMER:
+                self._events.consumer = value
             case Register.IRQ_STATUS:
                 if index < len(self._target.irq_status):
                     self._target.irq_status[index] &= ~value
@@ -164,3 +194,9 @@ class RegisterFile:
                 if table in set(Table):
                     words = (word << 32 * place for place, word in enumerate(self._data))
                     self._target.load_row(Table(table), row, sum(words))
+            case Register.MESSAGES_CLOSE:
+                target, row = divmod(value & 0xFF_FFFF, 1 << 16)
+                if target in set(CloseTarget):
+                    self._target.close_messages(CloseTarget(target), row)
+            case Register.COUNTERS_SNAPSHOT:
+                self._snapshot[: len(self._target.counters)] = self._target.counters

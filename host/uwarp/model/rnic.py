@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 
-from uwarp.contract import Counter, Doorbell, Parameters, QpState, Table
+from uwarp.contract import CloseTarget, Counter, Doorbell, Parameters, QpState, Table
 
 from .clock import Clock
 from .closed import ClosedMessages
 from .completion import CompletionQueues
+from .dma import Dma
+from .events import EventRing
+from .faults import QpDma
 from .memory import Memory
 from .network import Port
 from .receive import Receiver
@@ -27,10 +30,12 @@ class Rnic:
     """Software reading of ``docs/device.md``: the golden model of every testbench.
 
     A frame that is received has had all its effects when :meth:`receive` returns, a register access
-    when it returns, and a message that times out completes in the very cycle. Time goes by in
-    :meth:`advance` only. There is no receive buffer, so that DROP_OVERFLOW stays 0.
+    when it returns, and a message that times out completes in the very cycle, as does an interrupt
+    that moderation held back. Time goes by in :meth:`advance` only. There is no receive buffer, so
+    that DROP_OVERFLOW stays 0.
 
-    Failed DMA writes (payload, map, CQE) have no effect and are not reported.
+    Bursts are cut at multiples of 128 octets (section 8). Of a write burst that fails, the words
+    that memory takes are written.
 
     Parameters
     ----------
@@ -52,21 +57,28 @@ class Rnic:
 
     def soft_reset(self) -> None:
         """As CONTROL.RESET: all but the time starts anew."""
-        parameters, memory, clock = self.parameters, self.memory, self._clock
+        parameters, clock = self.parameters, self._clock
         port = Port()
         self.management.clear()
         self.counters = [0] * len(Counter)
         self._port = port
         self._tables = Tables(parameters)
-        self._completions = CompletionQueues(parameters.n_cq, memory, clock, self.counters)
+        dma = Dma(self.memory, self.counters)
+        self._events = EventRing(dma, clock, self.counters)
+        qp_dma = QpDma(dma, self._events)
+        self._completions = CompletionQueues(
+            parameters.n_cq, dma, self._events, clock, self.counters
+        )
         closed = ClosedMessages(parameters.n_closed, clock)
-        self._trackers = Trackers(parameters, memory, clock, self._completions, closed)
-        self._receiver = Receiver(memory, self._tables, self._completions, self._trackers, closed)
+        self._trackers = Trackers(
+            parameters, qp_dma, self._tables, clock, self._completions, closed
+        )
+        self._receiver = Receiver(qp_dma, self._tables, self._completions, self._trackers, closed)
         self._transmitter = Transmitter(
-            memory, self._tables, self._completions, port, self.counters
+            qp_dma, self._tables, self._completions, port, self.counters
         )
         self.irq_status = self._completions.fired
-        self._registers = RegisterFile(parameters, clock, port, self)
+        self._registers = RegisterFile(parameters, clock, port, self._events, self)
 
     @property
     def time(self) -> int:
@@ -76,7 +88,8 @@ class Rnic:
     @property
     def irq(self) -> bool:
         """Level of the interrupt line."""
-        return self._registers.irq_enabled and any(self.irq_status)
+        pending = any(self.irq_status) or bool(self._events.status)
+        return self._registers.irq_enabled and pending
 
     @property
     def open_messages(self) -> int:
@@ -118,14 +131,20 @@ class Rnic:
         return self._transmitter.next_frame()
 
     def advance(self, cycles: int) -> None:
-        """Let clock cycles go by. Messages that time out complete, each at its time."""
+        """Let clock cycles go by. Messages that time out complete, and CQs whose moderation ends
+        fire, each at its time."""
         if cycles < 0:
             raise ValueError(f"{cycles} cycles; time goes forward")
         end = self._clock.cycles + cycles
-        while (due := self._trackers.next_due()) is not None and due <= end:
+        while (due := self._next_due()) is not None and due <= end:
             self._clock.cycles = max(due, self._clock.cycles)
             self._trackers.close_due()
+            self._completions.fire_due()
         self._clock.cycles = end
+
+    def _next_due(self) -> int | None:
+        dues = (self._trackers.next_due(), self._completions.next_due())
+        return min((due for due in dues if due is not None), default=None)
 
     def load_row(self, table: Table, row: int, value: int) -> None:
         """Write a table row, given as one number. A row beyond the table is none."""
@@ -138,8 +157,14 @@ class Rnic:
             self._tables.regions[row] = RegionRow.from_int(value)
         elif table is Table.CQ and row < self.parameters.n_cq:
             self._completions.load(row, value)
+        elif table is Table.MODERATION and row < self.parameters.n_cq:
+            self._completions.load_moderation(row, value)
         elif table is Table.PORT and row < self.parameters.n_port:
             self._tables.ports[row] = PortRow.from_int(value)
+
+    def close_messages(self, target: CloseTarget, row: int) -> None:
+        """Write MESSAGES_CLOSE."""
+        self._trackers.close_all(target, row)
 
     def ring(self, doorbell: Doorbell, page: int, value: int) -> None:
         """Write a doorbell; a page beyond the tables is none."""
@@ -152,9 +177,9 @@ class Rnic:
             case Doorbell.RQ_PRODUCER:
                 qp.rq_producer = value
             case Doorbell.CQ_CONSUMER:
-                self._completions.consume(page, value, arm=False)
-            case Doorbell.CQ_ARM:
-                self._completions.consume(page, value, arm=True)
+                self._completions.consume(page, value)
+            case Doorbell.CQ_ARM | Doorbell.CQ_ARM_SOLICITED:
+                self._completions.arm(page, value, doorbell)
 
 
 def _check_word(address: int, value: int) -> None:

@@ -9,8 +9,10 @@ from uwarp.contract import (
     QP_ENTRY,
     REGION_ENTRY,
     Access,
+    CqeFlag,
     Parameters,
     QpState,
+    Status,
     port_rows,
 )
 
@@ -101,7 +103,7 @@ class PortRow:
 
 @dataclass
 class QueuePair:
-    """A QP's row and its indices: 32 bits, free-running."""
+    """A QP's row and its indices: 32 bits, free-running. ``failed``: see 8.1."""
 
     number: int
     row: QpRow = field(default_factory=lambda: QpRow.from_int(0))
@@ -110,13 +112,31 @@ class QueuePair:
     rq_producer: int = 0
     rq_consumer: int = 0
     next_msn: int = 0
+    failed: bool = False
 
     def load(self, row: QpRow) -> None:
         self.row = row
+        self.failed = False
         if row.state == QpState.RESET:
             self.sq_producer = self.sq_consumer = 0
             self.rq_producer = self.rq_consumer = 0
             self.next_msn = 1
+
+    @property
+    def receives(self) -> bool:
+        return self.row.receives and not self.failed
+
+    def receive_cqe(self, fields: dict[str, int]) -> dict[str, int]:
+        """Fields of a receive CQE; what is left of them once the QP has failed (8.1)."""
+        if not self.failed:
+            return fields
+        return fields | {
+            "status": Status.GENERAL_ERR,
+            "flags": fields["flags"] & ~CqeFlag.MAPPED,
+            "valid": 0,
+            "head_map": 0,
+            "tail_map": 0,
+        }
 
     def take_msn(self) -> int:
         msn = self.next_msn

@@ -1,20 +1,20 @@
-"""Open Write-Records and the validity map (device behaviour, section 4)."""
+"""Open messages and the validity map (device behaviour, section 4)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from uwarp.contract import TICK_CYCLES, CqeFlag, Parameters, Status
+from uwarp.contract import TICK_CYCLES, CloseTarget, CqeFlag, Parameters, Status
 
 from .clock import Clock
-from .closed import ClosedMessages, Kind, MessageName
+from .closed import ClosedMessages, MessageName
 from .completion import CompletionQueues
-from .memory import Memory, try_write
-from .tables import QpRow, RegionRow
+from .faults import QpDma
+from .tables import QpRow, QueuePair, RegionRow, Tables
 from .verdict import Datagram
 
-__all__ = ["Tracker", "Trackers", "ValidityMap"]
+__all__ = ["Placement", "Tracker", "Trackers", "ValidityMap"]
 
 
 class ValidityMap:
@@ -47,6 +47,19 @@ class ValidityMap:
             taken += self._bits[run]
             self._bits[run] = bytes(run.stop - run.start)
         return bytes(taken)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a message lies: its first octet's offset in a region, and by which STag.
+
+    ``wqe_index`` is that of the receive WQE that said so (Sends), else 0.
+    """
+
+    region: RegionRow
+    stag: int
+    base: int
+    wqe_index: int = 0
 
 
 @dataclass(eq=False)
@@ -128,12 +141,14 @@ class Trackers:
     def __init__(
         self,
         parameters: Parameters,
-        memory: Memory,
+        dma: QpDma,
+        tables: Tables,
         clock: Clock,
         completions: CompletionQueues,
         closed: ClosedMessages,
     ) -> None:
-        self._memory = memory
+        self._dma = dma
+        self._tables = tables
         self._clock = clock
         self._completions = completions
         self._closed = closed
@@ -153,20 +168,26 @@ class Trackers:
             if tracker.stag >> 8 == stag >> 8 and tracker.base < end and base < tracker.end:
                 self._close(tracker, Status.PARTIAL)
 
-    def open(self, datagram: Datagram, qp: QpRow, region: RegionRow) -> Tracker | None:
+    def close_all(self, target: CloseTarget, row: int) -> None:
+        """Close, as partial, the messages of a QP or of a region (4.6), lowest tracker first."""
+        for tracker in self.all_open():
+            owner = tracker.name.qpn if target is CloseTarget.QP else tracker.stag >> 8
+            if owner == row:
+                self._close(tracker, Status.PARTIAL)
+
+    def open(self, datagram: Datagram, qp: QpRow, placement: Placement) -> Tracker | None:
         """Give the lowest free tracker to the datagram's message; None if all are taken."""
         if None not in self._slots:
             return None
-        segment = datagram.segment
         tracker = Tracker(
             name=datagram.name,
-            stag=segment.stag,
-            region=region,
-            base=segment.to - segment.mo,
-            mlen=segment.mlen,
+            stag=placement.stag,
+            region=placement.region,
+            base=placement.base,
+            mlen=datagram.segment.mlen,
             cq=qp.recv_cq,
             timeout=qp.timeout,
-            cqe_fields=datagram.cqe_fields(),
+            cqe_fields=datagram.cqe_fields() | {"wqe_index": placement.wqe_index},
             tick=self._clock.tick,
         )
         self._slots[self._slots.index(None)] = tracker
@@ -199,7 +220,8 @@ class Trackers:
                 self._close(tracker, Status.PARTIAL)
 
     def _close(self, tracker: Tracker, status: Status) -> None:
-        head_map, tail_map = self._flush(tracker)
+        qp = self._tables.qps[tracker.name.qpn]
+        head_map, tail_map = self._flush(tracker, qp)
         fields = tracker.cqe_fields | {
             "status": status,
             "flags": tracker.cqe_fields["flags"] | CqeFlag.MAPPED,
@@ -209,21 +231,22 @@ class Trackers:
             "head_map": head_map,
             "tail_map": tail_map,
         }
-        self._completions.write(tracker.cq, fields, reserved=True)
-        self._closed.remember(tracker.name, Kind.WRITE_RECORD)
+        self._completions.write(tracker.cq, qp.receive_cqe(fields), reserved=True)
+        self._closed.remember(tracker.name)
         self._slots[self._slots.index(tracker)] = None
 
-    def _flush(self, tracker: Tracker) -> tuple[int, int]:
-        """Write the map's inner octets; returns its head and tail octet (4.4)."""
+    def _flush(self, tracker: Tracker, qp: QueuePair) -> tuple[int, int]:
+        """Write the map's inner octets, but not for a QP that has failed; returns its head and
+        tail octet (4.4)."""
         bits = self._map.take(tracker.inner_bit, tracker.inner)
         granules = bytes((tracker.first_valid,)) + bits
         if tracker.last > tracker.first:
             granules += bytes((tracker.last_valid,))
         before = tracker.first % 8
         octets = _pack_bits(bytes(before) + granules)
-        if len(octets) > 2:
+        if len(octets) > 2 and not qp.failed:
             address = tracker.region.map_addr + tracker.first // 8 + 1
-            try_write(self._memory, address, octets[1:-1])
+            self._dma.write(qp, address, octets[1:-1])
         return octets[0], octets[-1]
 
 

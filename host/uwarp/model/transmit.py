@@ -18,7 +18,7 @@ from uwarp.wire import (
 )
 
 from .completion import CompletionQueues
-from .memory import Memory, try_read
+from .faults import QpDma
 from .network import Port
 from .tables import QueuePair, RegionRow, Tables
 
@@ -45,13 +45,13 @@ class Transmitter:
 
     def __init__(
         self,
-        memory: Memory,
+        dma: QpDma,
         tables: Tables,
         completions: CompletionQueues,
         port: Port,
         counters: list[int],
     ) -> None:
-        self._memory = memory
+        self._dma = dma
         self._tables = tables
         self._completions = completions
         self._port = port
@@ -78,6 +78,8 @@ class Transmitter:
             return False
         if qp.number in self._under_way:
             return True
+        if qp.failed:
+            return False
         return qp.sq_consumer != qp.sq_producer and self._completions.has_room(qp.row.send_cq)
 
     def _next_qp(self) -> QueuePair | None:
@@ -101,7 +103,7 @@ class Transmitter:
         if octets:
             assert message.region is not None
             address = message.region.dma_address(wqe.sge_addr + offset)
-            payload = try_read(self._memory, address, octets)
+            payload = self._dma.read(qp, address, octets)
         if payload is None:
             self._finish(qp, message, Status.GENERAL_ERR)
             return None
@@ -116,7 +118,7 @@ class Transmitter:
         cq = qp.row.send_cq
         self._completions.reserve(cq)
         index = qp.sq_consumer & (1 << qp.row.sq_log2) - 1
-        octets = try_read(self._memory, 64 * qp.row.sq_addr + SEND_WQE.size * index, SEND_WQE.size)
+        octets = self._dma.read(qp, 64 * qp.row.sq_addr + SEND_WQE.size * index, SEND_WQE.size)
         wqe = SEND_WQE.unpack(octets or bytes(SEND_WQE.size))
         region: RegionRow | None = None
         if octets is None or not _is_well_formed(wqe):
@@ -135,9 +137,8 @@ class Transmitter:
             self._complete(qp, cq, wqe, status, valid=0, msn=0)
             return None
         opcode = Opcode(wqe.opcode)
-        plan = segments(
-            opcode, wqe.length, qp.row.path_mtu, to=wqe.remote_to, granule=_granule(wqe)
-        )
+        to = wqe.remote_to if opcode in TAGGED_OPCODES else 0
+        plan = segments(opcode, wqe.length, qp.row.path_mtu, to=to, granule=_granule(wqe))
         msn = 0 if opcode is Opcode.WRITE else qp.take_msn()
         if opcode is Opcode.SEND and wqe.flags & WqeFlag.SOLICITED:
             opcode = Opcode.SEND_SOLICITED
@@ -149,7 +150,6 @@ class Transmitter:
         self, qp: QueuePair, message: _Message, offset: int, payload: bytes, last: bool
     ) -> bytes:
         wqe, opcode = message.wqe, message.opcode
-        record = opcode is Opcode.WRITE_RECORD
         tagged = opcode in TAGGED_OPCODES
         flagged = opcode in IMMEDIATE_OPCODES
         send_immediate = opcode is Opcode.SEND_IMMEDIATE or wqe.flags & WqeFlag.IMMEDIATE
@@ -162,7 +162,7 @@ class Transmitter:
             stag=wqe.remote_stag if tagged else 0,
             to=(wqe.remote_to + offset) & (1 << 64) - 1 if tagged else 0,
             msn=message.msn,
-            mo=offset if record else 0,
+            mo=0 if opcode is Opcode.WRITE else offset,
             mlen=wqe.length,
             immediate=wqe.immediate if send_immediate else 0,
         )
@@ -230,6 +230,5 @@ def _is_well_formed(wqe: SimpleNamespace) -> bool:
 
 def _fits(wqe: SimpleNamespace, path_mtu: int) -> bool:
     """Whether the message can be cut into segments."""
-    opcode = Opcode(wqe.opcode)
-    room = segment_room(opcode, path_mtu)
-    return bool(wqe.length <= room or (opcode in TAGGED_OPCODES and _granule(wqe) <= room))
+    room = segment_room(Opcode(wqe.opcode), path_mtu)
+    return bool(wqe.length <= room or _granule(wqe) <= room)

@@ -23,7 +23,7 @@ from uwarp.wire import (
     header_size,
 )
 
-from .closed import MessageName
+from .closed import Kind, MessageName
 from .network import Port, examine_frame
 from .tables import Tables
 
@@ -46,7 +46,9 @@ class Datagram:
 
     @property
     def name(self) -> MessageName:
-        return MessageName(self.qpn, self.source_ip, self.source_port, self.segment.msn)
+        record = self.segment.opcode is Opcode.WRITE_RECORD
+        kind = Kind.WRITE_RECORD if record else Kind.SEND
+        return MessageName(self.qpn, self.source_ip, self.source_port, self.segment.msn, kind)
 
     def cqe_fields(self) -> dict[str, int]:
         """Fields of a CQE that are the datagram's, whatever becomes of it."""

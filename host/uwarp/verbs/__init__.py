@@ -20,6 +20,7 @@ from .errors import (
     VerbsRDMAError,
     VerbsUserError,
 )
+from .events import AsyncEvent
 from .queue_pair import QP
 from .region import MR
 from .validity import Validity
@@ -36,6 +37,7 @@ __all__ = [
     "SGE",
     "WC",
     "AHAttr",
+    "AsyncEvent",
     "CompChannel",
     "Context",
     "DeviceAttr",

@@ -7,7 +7,15 @@ import time
 from collections import deque
 from types import SimpleNamespace
 
-from uwarp.contract import CQ_ENTRY, CQE, Doorbell, Register, Table
+from uwarp.contract import (
+    CQ_ENTRY,
+    CQE,
+    MODERATION_ENTRY,
+    TICK_CYCLES,
+    Doorbell,
+    Register,
+    Table,
+)
 
 from .context import Context
 from .errors import refuse
@@ -105,6 +113,7 @@ class CQ(Resource):
         self._memory.map(context.device)
         super().__init__(context, *([channel] if channel else []))
         context._cqs[self._row] = self
+        self._moderate(0, 0)
         row = CQ_ENTRY.pack(valid=1, log2=self._log2, addr=self._memory.dma_address)
         context._write_row(Table.CQ, self._row, row)
 
@@ -133,18 +142,51 @@ class CQ(Resource):
         if not self._waiting:
             self.context.device.progress()
             self._drain(num_entries)
+            self.context._take_events()
         taken = [self._waiting.popleft() for _ in range(min(num_entries, len(self._waiting)))]
         return len(taken), taken
 
     def req_notify(self, solicited_only: bool = False) -> None:
-        """Ask for one event at the next completion, one that is not polled yet included."""
+        """Ask for one event at the next completion, one that is not polled yet included.
+
+        Parameters
+        ----------
+        solicited_only : at the next one that the sender solicited, or that is not a success; still
+            at once if any completion is not polled yet.
+        """
         self._check_open()
         if self.comp_channel is None:
             raise refuse("this CQ has no channel")
-        if solicited_only:
-            raise refuse("the device has no events for solicited completions only", errno.ENOTSUP)
         self._armed = True
-        self.context._ring_doorbell(Doorbell.CQ_ARM, self._row, self._consumer)
+        doorbell = Doorbell.CQ_ARM_SOLICITED if solicited_only else Doorbell.CQ_ARM
+        self.context._ring_doorbell(doorbell, self._row, self._consumer)
+
+    def modify(self, cq_count: int = 0, cq_period: float = 0) -> None:
+        """Moderate the event that ``req_notify`` asks for, as ``ibv_modify_cq`` does.
+
+        Parameters
+        ----------
+        cq_count : completions that the event waits for, to 65,535. 0 and 1 wait for no more.
+        cq_period : microseconds after the first completion at which it comes anyhow, rounded up to
+            ticks of the device. 0: it waits for the count.
+
+        Completions that are solicited or no success do not wait. Raises EINVAL.
+        """
+        self._check_open()
+        clock = self.context.query_device().clock_hz
+        ticks = -int(-cq_period * clock // (TICK_CYCLES * 1_000_000))
+        if not 0 <= cq_count <= 0xFFFF:
+            raise refuse(f"cq_count is {cq_count}; it takes 0 to 65535")
+        if not 0 <= ticks <= 0xFFFF:
+            most = 0xFFFF * TICK_CYCLES * 1_000_000 // clock
+            raise refuse(f"cq_period is {cq_period}; it takes 0 to {most}")
+        if cq_count > self.cqe and not ticks:
+            raise refuse(f"cq_count is {cq_count}; this CQ holds {self.cqe}, so give a cq_period")
+        self._moderate(cq_count, ticks)
+
+    def _moderate(self, count: int, ticks: int) -> None:
+        row = MODERATION_ENTRY.pack(count=count, ticks=ticks)
+        self.context._write_row(Table.MODERATION, self._row, row)
 
     def ack_events(self, num_events: int) -> None:
         """Acknowledge events, as the verbs API has it. There is nothing to free here."""

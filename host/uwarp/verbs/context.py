@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,13 +14,14 @@ from uwarp.contract import (
     TABLES,
     TICK_CYCLES,
     VERSION,
+    CloseTarget,
     Control,
     Counter,
     DeviceStatus,
     Doorbell,
+    EventType,
     Register,
     Table,
-    counter_address,
     doorbell_address,
 )
 from uwarp.device.base import Device
@@ -29,6 +31,7 @@ from .addressing import GID
 from .allocator import MapAllocator, Numbers
 from .enums import IBV_LINK_LAYER_ETHERNET, IBV_PORT_ACTIVE, ibv_port_state
 from .errors import refuse
+from .events import EVENT_TYPES, AsyncEvent, EventQueue
 from .lifetime import Resource
 from .ports import PortTable
 
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["PD", "Context", "DeviceAttr", "PortAttr"]
 
 MIN_MTU = 576
+MAX_EVENTS = 4096  # that nobody has asked for; older ones are forgotten
 SETTLE_CYCLES = 8192  # two of the longest datagrams through the pipeline, with the bus busy
 STALL_SECONDS = 10.0  # without the device's clock moving
 
@@ -143,6 +147,8 @@ class Context(Resource):
         self._region_rows = Numbers("memory regions", range(self._attr.max_mr))
         self._pd_numbers = Numbers("protection domains", range(1, self._attr.max_pd + 1))
         self._map = MapAllocator(self._attr.map_bits)
+        self._events = EventQueue()
+        self._async_events: deque[AsyncEvent] = deque(maxlen=MAX_EVENTS)
         self._ports = PortTable(
             self._attr.max_qp, lambda row, octets: self._write_row(Table.PORT, row, octets)
         )
@@ -153,6 +159,7 @@ class Context(Resource):
             (Register.MTU, mtu),
         ):
             self._write(register, value)
+        self._start_events()
         for word in range(Register.IPV6.value.count):
             self._write(Register.IPV6, (self.ipv6 or 0) >> 32 * word & 0xFFFF_FFFF, word)
         self._write(Register.CONTROL, Control.ENABLE)
@@ -228,14 +235,63 @@ class Context(Resource):
         return self._read(Register.TIME_HIGH) << 32 | low
 
     def counters(self) -> dict[Counter, int]:
-        """All counters of the device since it was reset."""
+        """All counters of the device since it was reset, as they were in one moment."""
         self._check_open()
-        values = {}
-        for counter in Counter:
-            address = counter_address(counter)
-            low = self.device.read32(address)
-            values[counter] = self.device.read32(address + 4) << 32 | low
-        return values
+        self._write(Register.COUNTERS_SNAPSHOT, 1)
+        return {
+            counter: self._read(Register.SNAPSHOT_HIGH, counter) << 32
+            | self._read(Register.SNAPSHOT_LOW, counter)
+            for counter in Counter
+        }
+
+    def get_async_event(self, timeout: float | None = None) -> AsyncEvent:
+        """The oldest event that nobody has taken; waits for one if there is none.
+
+        Parameters
+        ----------
+        timeout : seconds of this process's clock; None waits for ever.
+
+        Raises
+        ------
+        VerbsRDMAError
+            ETIMEDOUT.
+        """
+        self._check_open()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self._take_events()
+            if self._async_events:
+                return self._async_events.popleft()
+            if deadline is not None and time.monotonic() >= deadline:
+                raise refuse(f"no event within {timeout} s", errno.ETIMEDOUT)
+            self.device.progress()
+
+    def _start_events(self) -> None:
+        memory = self._events.memory
+        memory.map(self.device)
+        self._write(Register.EVENT_ADDR_LOW, memory.dma_address & 0xFFFF_FFFF)
+        self._write(Register.EVENT_ADDR_HIGH, memory.dma_address >> 32)
+        self._write(Register.EVENT_RING, 1 << 8 | self._events.log2)
+
+    def _take_events(self) -> None:
+        """Note what the device has written to the event ring. QPs that have failed go to ERR."""
+        entries = list(self._events.take())
+        if not entries:
+            return
+        self._write(Register.EVENT_CONSUMER, self._events.consumer)
+        failed = []
+        for entry in entries:
+            cause = EventType(entry.type)
+            of_cq = cause in (EventType.CQ_FULL, EventType.DMA_CQE)
+            cq = self._cqs.get(entry.number) if of_cq else None
+            qp = None if of_cq else self._qps.get(entry.number)
+            if cq is None and qp is None:
+                continue
+            self._async_events.append(AsyncEvent(EVENT_TYPES[cause], cause, qp, cq, entry.time))
+            if qp is not None and cause is EventType.DMA_WRITE:
+                failed.append(qp)
+        for qp in failed:
+            qp._stop()
 
     def progress(self) -> None:
         """Let time go by on a simulated device, for a program that waits for no CQ."""
@@ -281,21 +337,28 @@ class Context(Resource):
         while not unless() and self._progress() < moment:
             pass
 
-    def _settle_receives(self, timeout_ticks: int) -> None:
-        """Wait until messages that could be open now can write no more.
+    def _close_messages(self, target: CloseTarget, row: int) -> None:
+        """Close, as partial, the messages of a QP or of a region; returns when they are."""
+        self._write(Register.MESSAGES_CLOSE, target << 16 | row)
+        while self._read(Register.MESSAGES_CLOSE):
+            self._progress()
 
-        Their QP or their region no longer accepts datagrams, so each closes a timeout after its
-        last one, if not before.
-        """
-        grace = (timeout_ticks + 1) * TICK_CYCLES + SETTLE_CYCLES
-        self._wait_until(self.time + grace, unless=lambda: not self._read(Register.OPEN_MESSAGES))
+    def _settle_receives(self, target: CloseTarget, row: int) -> None:
+        """Close the messages of a QP or of a region whose row accepts no datagrams any more, and
+        wait until nothing can be written for it: datagrams without a message have passed, too."""
+        self._close_messages(target, row)
+        moment = self.time + SETTLE_CYCLES
+        self._wait_until(moment, unless=lambda: not self._read(Register.OPEN_MESSAGES))
 
     def _settle_sends(self) -> None:
         """Wait until a datagram that was being made has left, and its completion is written."""
         self._wait_until(self.time + SETTLE_CYCLES)
 
     def _take_interrupts(self) -> None:
-        """Note which completion queues have fired."""
+        """Note which completion queues have fired, and what events there are."""
+        if self._read(Register.EVENT_STATUS):
+            self._write(Register.EVENT_STATUS, 1)
+            self._take_events()
         for word in range(-(-self._attr.max_cq // 32)):
             fired = self._read(Register.IRQ_STATUS, word)
             if fired:
@@ -307,6 +370,8 @@ class Context(Resource):
     def _release(self) -> None:
         self._write(Register.IRQ_ENABLE, 0)
         self._write(Register.CONTROL, 0)
+        self._write(Register.EVENT_RING, 0)
+        self._events.memory.release()
 
 
 class PD(Resource):

@@ -74,28 +74,19 @@ def send_wqe(qp: QP, wr: SendWR) -> tuple[e.ibv_wc_opcode, bytes]:
             raise refuse("a Write completes nothing at the peer, so it cannot be solicited")
         flags |= WqeFlag.SOLICITED
     room = segment_room(kind.opcode, qp.path_mtu)
-    fields: dict[str, int] = {}
-    if kind.tagged:
-        granule = wr.granule
-        if not DEFAULT_GRANULE <= granule <= MAX_GRANULE or granule & (granule - 1):
-            raise refuse(f"granule is {granule}; it takes a power of two, 64 to {MAX_GRANULE}")
-        if wr.length > room < granule:
-            raise refuse(
-                f"granule is {granule}; a datagram of path MTU {qp.path_mtu} carries {room}",
-                errno.EMSGSIZE,
-            )
-        if not 0 <= wr.remote_addr < 1 << 64 or not 0 <= wr.rkey < 1 << 32:
-            raise refuse(f"rkey {wr.rkey:#x}, remote address {wr.remote_addr:#x}")
-        fields |= {
-            "granule_log2": granule.bit_length() - 1,
-            "remote_to": wr.remote_addr,
-            "remote_stag": wr.rkey,
-        }
-    elif wr.length > room:
+    granule = wr.granule
+    if not DEFAULT_GRANULE <= granule <= MAX_GRANULE or granule & (granule - 1):
+        raise refuse(f"granule is {granule}; it takes a power of two, 64 to {MAX_GRANULE}")
+    if wr.length > room < granule:
         raise refuse(
-            f"a Send of {wr.length} octets; a datagram of path MTU {qp.path_mtu} carries {room}",
+            f"granule is {granule}; a datagram of path MTU {qp.path_mtu} carries {room}",
             errno.EMSGSIZE,
         )
+    fields = {"granule_log2": granule.bit_length() - 1}
+    if kind.tagged:
+        if not 0 <= wr.remote_addr < 1 << 64 or not 0 <= wr.rkey < 1 << 32:
+            raise refuse(f"rkey {wr.rkey:#x}, remote address {wr.remote_addr:#x}")
+        fields |= {"remote_to": wr.remote_addr, "remote_stag": wr.rkey}
     if flags & WqeFlag.IMMEDIATE:
         if not 0 <= wr.imm_data < 1 << 32:
             raise refuse(f"imm_data is {wr.imm_data}; it takes 32 bits")

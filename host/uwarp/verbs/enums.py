@@ -14,6 +14,9 @@ __all__ = [
     "IBV_ACCESS_LOCAL_WRITE",
     "IBV_ACCESS_REMOTE_READ",
     "IBV_ACCESS_REMOTE_WRITE",
+    "IBV_EVENT_CQ_ERR",
+    "IBV_EVENT_QP_ACCESS_ERR",
+    "IBV_EVENT_QP_FATAL",
     "IBV_LINK_LAYER_ETHERNET",
     "IBV_PORT_ACTIVE",
     "IBV_PORT_DOWN",
@@ -53,6 +56,7 @@ __all__ = [
     "IBV_WR_SEND",
     "IBV_WR_SEND_WITH_IMM",
     "ibv_access_flags",
+    "ibv_event_type",
     "ibv_port_state",
     "ibv_qp_attr_mask",
     "ibv_qp_state",
@@ -71,6 +75,12 @@ class ibv_access_flags(IntFlag):
     IBV_ACCESS_LOCAL_WRITE = 1
     IBV_ACCESS_REMOTE_WRITE = 2
     IBV_ACCESS_REMOTE_READ = 4
+
+
+class ibv_event_type(IntEnum):
+    IBV_EVENT_CQ_ERR = 0
+    IBV_EVENT_QP_FATAL = 1
+    IBV_EVENT_QP_ACCESS_ERR = 3
 
 
 class ibv_port_state(IntEnum):
@@ -143,6 +153,9 @@ IBV_LINK_LAYER_ETHERNET = 2
 IBV_ACCESS_LOCAL_WRITE = ibv_access_flags.IBV_ACCESS_LOCAL_WRITE
 IBV_ACCESS_REMOTE_WRITE = ibv_access_flags.IBV_ACCESS_REMOTE_WRITE
 IBV_ACCESS_REMOTE_READ = ibv_access_flags.IBV_ACCESS_REMOTE_READ
+IBV_EVENT_CQ_ERR = ibv_event_type.IBV_EVENT_CQ_ERR
+IBV_EVENT_QP_FATAL = ibv_event_type.IBV_EVENT_QP_FATAL
+IBV_EVENT_QP_ACCESS_ERR = ibv_event_type.IBV_EVENT_QP_ACCESS_ERR
 IBV_PORT_DOWN = ibv_port_state.IBV_PORT_DOWN
 IBV_PORT_ACTIVE = ibv_port_state.IBV_PORT_ACTIVE
 IBV_QPT_RC = ibv_qp_type.IBV_QPT_RC

@@ -12,6 +12,7 @@ from uwarp.contract import (
     RECV_WQE,
     SEND_WQE,
     TICK_CYCLES,
+    CloseTarget,
     Doorbell,
     QpState,
     Table,
@@ -95,7 +96,7 @@ class QP(Resource):
         self.qp_type = e.IBV_QPT_UD
         self.signal_all = bool(init_attr.sq_sig_all)
         self._sq = WorkQueue(SEND_WQE, cap.max_send_wr, "max_send_wr")
-        self._rq = WorkQueue(RECV_WQE, cap.max_recv_wr, "max_recv_wr")
+        self._rq = WorkQueue(RECV_WQE, cap.max_recv_wr, "max_recv_wr", in_order=False)
         self._state = e.IBV_QPS_RESET
         self.path_mtu = context.mtu
         self._timeout_ticks = 0
@@ -150,7 +151,8 @@ class QP(Resource):
 
     @property
     def max_send_length(self) -> int:
-        """Octets that a Send without immediate carries. One with immediate carries 4 fewer."""
+        """Octets of a Send that go in one datagram, so that any buffer will do at the peer (see
+        :class:`RecvWR`). With immediate, 4 fewer."""
         return segment_room(Opcode.SEND, self.path_mtu)
 
     def to_init(self, qp_attr: QPAttr) -> None:
@@ -200,7 +202,9 @@ class QP(Resource):
         IBV_QP_PEER.
 
         To IBV_QPS_ERR and IBV_QPS_RESET from any state: work requests that have not completed do so
-        with IBV_WC_WR_FLUSH_ERR, and messages that were open complete as partial first.
+        with IBV_WC_WR_FLUSH_ERR, and messages that were open complete as partial first. Afterwards
+        the device writes to nothing of this QP's. A QP that has failed (IBV_EVENT_QP_FATAL) works
+        again after IBV_QPS_RESET.
         """
         self._check_open()
         known = int(e.IBV_QP_STATE | e.IBV_QP_PATH_MTU | e.IBV_QP_TIMEOUT | e.IBV_QP_PEER)
@@ -304,12 +308,17 @@ class QP(Resource):
             return
         received = self._state in (e.IBV_QPS_RTR, e.IBV_QPS_RTS)
         self._state = e.IBV_QPS_ERR
+        context = self.context
+        if received:
+            # A failure ends when the row is written: what is open must complete as failed before.
+            context._close_messages(CloseTarget.QP, self._row)
         self._write_row()
         if self._sq.outstanding:
-            self.context._settle_sends()
+            context._settle_sends()
         if received:
-            self.context._settle_receives(self._timeout_ticks)
-            self.context._quiet_since[self._row] = self.context.time
+            context._settle_receives(CloseTarget.QP, self._row)
+            context._quiet_since[self._row] = context.time
+        context._take_events()
         for cq in {self.scq, self.rcq}:
             cq._drain()
         for ring, cq in ((self._sq, self.scq), (self._rq, self.rcq)):
@@ -346,8 +355,8 @@ class QP(Resource):
         VerbsRDMAError
             With ``bad_wr``, the request that was refused: those before it are posted, it and the
             rest are not. (A ``bad_wr`` given as argument becomes a copy of it.) ENOMEM: the queue
-            is full. EMSGSIZE: a Send longer than a datagram. EINVAL: another state than RTS, a
-            wrong field. EOPNOTSUPP: the opcode.
+            is full. EMSGSIZE: a message longer than a datagram whose granule is longer, too.
+            EINVAL: another state than RTS, a wrong field. EOPNOTSUPP: the opcode.
         """
         self._check_open()
         with self._posting(self._sq, Doorbell.SQ_PRODUCER):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from uwarp.contract import REGION_ENTRY, Table
+from uwarp.contract import REGION_ENTRY, CloseTarget, Table
 from uwarp.wire import DEFAULT_GRANULE
 
 from .context import PD
@@ -39,7 +39,8 @@ class MR(Resource):
         Register this memory instead: bytearray, memoryview, numpy array, mmap. Read-only ones too,
         without LOCAL_WRITE. It cannot be resized until the region is closed.
     validity : bool
-        Keep a validity map: Write-Records of many datagrams complete once, with their map.
+        Keep a validity map: Write-Records of many datagrams complete once, with their map, and
+        Sends of many datagrams can be received (see :class:`RecvWR`).
     granule : octets
         Of the map: 64 or a greater power of two, to 65,536. Peers must send with the same
         (``SendWR.granule``). The region's address must be a multiple of it.
@@ -190,7 +191,7 @@ class MR(Resource):
         if any(qp._sends_outstanding for qp in users):
             self.context._settle_sends()
         if users:
-            self.context._settle_receives(max(qp._timeout_ticks for qp in users))
+            self.context._settle_receives(CloseTarget.REGION, self._row)
         self.context._regions.pop(self.rkey)
         self.context.device.unmap(self._dma_address)
         self._give_back()

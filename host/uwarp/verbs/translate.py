@@ -47,15 +47,18 @@ def completion(qp: QP, entry: SimpleNamespace) -> WC:
         wc.segment = CqeFlag.SEGMENT in flags
         wc.head = not wc.segment or CqeFlag.HEAD in flags
         wc.tail = not wc.segment or CqeFlag.TAIL in flags
-        wc.validity = _record_validity(qp, entry, flags)
+        wc.validity = _validity(qp, entry, flags)
     else:
         wc.opcode = e.IBV_WC_RECV
         wc.wr_id = qp._rq.complete(entry.wqe_index)
+        if CqeFlag.MAPPED in flags:
+            wc.validity = _validity(qp, entry, flags)
     return wc
 
 
-def _record_validity(qp: QP, entry: SimpleNamespace, flags: CqeFlag) -> Validity | None:
-    """Which octets a Write-Record's CQE speaks of; folded into the region's own account."""
+def _validity(qp: QP, entry: SimpleNamespace, flags: CqeFlag) -> Validity | None:
+    """Which octets a CQE speaks of, of a Write-Record or a Send of many datagrams; folded into the
+    region's own account."""
     if not entry.mlen:
         return Validity(0)
     region = qp.context._regions.get(entry.stag)

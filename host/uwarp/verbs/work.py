@@ -33,7 +33,13 @@ def _elements(num_sge: int, sg: Sequence[SGE] | None) -> list[SGE]:
 
 
 class RecvWR:
-    """A buffer for one Send. ``num_sge`` 0 means all of ``sg``."""
+    """A buffer for one Send. ``num_sge`` 0 means all of ``sg``.
+
+    A Send longer than a datagram needs a buffer in a region with a validity map
+    (``MR(..., validity=True)``), that begins on one of its granules. Into another the device
+    receives Sends of one datagram only: of longer ones it drops the datagrams, and the buffer stays
+    posted. Receives complete in the order in which their messages do, not in that of posting.
+    """
 
     def __init__(
         self,
@@ -76,7 +82,8 @@ class SendWR:
     next_wr : SendWR
         Posted with this one, after it.
     granule : octets
-        Granule of the target region (64 unless it says otherwise), for the tagged opcodes.
+        Granule of the target region (64 unless it says otherwise); for a Send, of the region that
+        the peer receives into. A message longer than a datagram is cut at multiples of it.
     """
 
     def __init__(

@@ -16,10 +16,13 @@ __all__ = ["WorkQueue"]
 class WorkQueue:
     """One work queue: its memory, its free-running indices, and the wr_id of each request in it."""
 
-    def __init__(self, structure: Structure, limit: int, name: str) -> None:
+    def __init__(
+        self, structure: Structure, limit: int, name: str, *, in_order: bool = True
+    ) -> None:
         if not 1 <= limit <= 1 << 15:
             raise refuse(f"{name} is {limit}; it takes 1 to {1 << 15}")
         self.limit = limit
+        self.in_order = in_order
         self.log2 = (limit - 1).bit_length()
         self.size = structure.size
         self.memory = Memory(structure.size << self.log2)
@@ -46,7 +49,7 @@ class WorkQueue:
     def complete(self, low_index: int) -> int:
         """The wr_id of a completed request, given the low half of its index.
 
-        Requests before it have completed too, unsignalled.
+        With ``in_order`` those before it have completed too, unsignalled.
         """
         index = self.consumer + (low_index - self.consumer & 0xFFFF) & 0xFFFF_FFFF
         if index not in self.requests:
@@ -54,8 +57,12 @@ class WorkQueue:
                 f"the device completed request {low_index}, which is not posted", errno.EIO
             )
         wr_id = self.requests[index][0]
-        while self.consumer != index + 1 & 0xFFFF_FFFF:
-            del self.requests[self.consumer]
+        if self.in_order:
+            while self.consumer != index:
+                del self.requests[self.consumer]
+                self.consumer = self.consumer + 1 & 0xFFFF_FFFF
+        del self.requests[index]
+        while self.consumer != self.producer and self.consumer not in self.requests:
             self.consumer = self.consumer + 1 & 0xFFFF_FFFF
         return wr_id
 

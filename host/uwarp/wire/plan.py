@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from .crc import CRC_OCTETS
 from .header import IPV4, UDP
-from .segment import TAGGED_OPCODES, Opcode, header_size
+from .segment import Opcode, header_size
 
 __all__ = ["DEFAULT_GRANULE", "segment_room", "segments"]
 
@@ -23,15 +23,18 @@ def segments(
 ) -> Iterator[tuple[int, int]]:
     """Offset in the message and payload octets of each segment, in the order in which they go out.
 
-    Raises ------ ValueError A message that needs more than one segment, if it is untagged or a
-    granule has no room in one.
+    Segments end on multiples of ``granule`` of the target offset: ``to`` is that of the first octet
+    (tagged messages), 0 for untagged ones.
+
+    Raises
+    ------
+    ValueError
+        A message that needs more than one segment, if a granule has no room in one.
     """
     room = segment_room(opcode, path_mtu)
     if length <= room:
         yield 0, length
         return
-    if opcode not in TAGGED_OPCODES:
-        raise ValueError(f"{opcode.name} of {length} octets; one datagram carries {room}")
     if granule > room:
         raise ValueError(f"a granule of {granule} octets; one datagram carries {room}")
     offset = 0
