@@ -2,7 +2,7 @@
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 from uwarp.contract import QpState, Table
 from uwarp.wire import Opcode, Segment, mapped_ipv4
@@ -12,7 +12,7 @@ from .receiving import receive_wqe
 from .stage import IPV6, PEER_IP, PEER_IPV6, Region
 from .trials import Arrival, Event, Look, Receives, Restart, Row, Silence, Trial, run_command
 
-__all__ = ["messages"]
+__all__ = ["RandomReceives", "messages", "random_message", "random_sender"]
 
 _SOURCE_MAC = range(6, 12)
 _HEADERS = {4: 14 + 20 + 8, 6: 14 + 40 + 8}
@@ -26,12 +26,12 @@ def messages(trial: Trial, rng: random.Random) -> list[Event]:
     damage = rng.choice((0.0, 0.03, 0.1))
     spread = rng.choice((0.0, 2.0, 8.0, 40.0))
     timed: list[tuple[float, Event]] = []
-    receives = _Receives(trial, rng)
+    receives = RandomReceives(trial, rng)
     earlier: list[Segment] = []
-    for start in range(rng.randint(20, 60)):
+    for start in range(rng.randint(20, 50) if trial.timed else rng.randint(40, 160)):
         qpn = rng.choice((1, 1, 2, 2, 2, 8, 9))
-        fields = _sender(rng)
-        segments = list(_message(trial, rng, earlier))
+        fields = random_sender(rng)
+        segments = random_message(trial, rng, earlier)
         earlier += segments[:1]
         for position, segment in enumerate(segments):
             arrival = _arrival(trial, segment, qpn, fields)
@@ -49,7 +49,7 @@ def messages(trial: Trial, rng: random.Random) -> list[Event]:
     return [event for _, event in sorted(timed, key=lambda item: item[0])]
 
 
-def _sender(rng: random.Random) -> dict[str, int]:
+def random_sender(rng: random.Random) -> dict[str, int]:
     """Fields of the frame that say who sends."""
     fields: dict[str, int] = {}
     if rng.random() < 0.2:
@@ -94,15 +94,17 @@ def _damaged(rng: random.Random, arrival: Arrival) -> Arrival:
 # Messages
 
 
-def _message(trial: Trial, rng: random.Random, earlier: list[Segment]) -> Iterator[Segment]:
+def random_message(
+    trial: Trial, rng: random.Random, earlier: Sequence[Segment] = ()
+) -> list[Segment]:
+    """The segments of a message; ``earlier`` ones may turn up in it again."""
     kind = rng.choices(
         (_mapped, _coarse, _unmapped, _write, _send, _empty, _astray, _again),
         (40, 10, 8, 8, 18, 4, 6, 6),
     )[0]
     if kind is _again:
-        yield from _again(trial, rng, earlier)
-    else:
-        yield from kind(trial, rng)
+        return _again(trial, rng, earlier)
+    return kind(trial, rng)
 
 
 def _octets(rng: random.Random) -> int:
@@ -207,7 +209,7 @@ def _astray(trial: Trial, rng: random.Random) -> list[Segment]:
     return [_with(segment, stag=stag, to=to)]
 
 
-def _again(trial: Trial, rng: random.Random, earlier: list[Segment]) -> list[Segment]:
+def _again(trial: Trial, rng: random.Random, earlier: Sequence[Segment]) -> list[Segment]:
     """The number of an earlier message, for another one (P26: and the other way about)."""
     (first, *rest) = _record(trial, rng, trial.mapped, 64)
     if not earlier:
@@ -227,7 +229,7 @@ def _with(segment: Segment, **fields: int) -> Segment:
 # What the host does
 
 
-class _Receives:
+class RandomReceives:
     """Posts receives to places of the stage's local region, each its own until they run out."""
 
     def __init__(self, trial: Trial, rng: random.Random) -> None:

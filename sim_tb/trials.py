@@ -7,8 +7,9 @@ again with fewer and fewer events, until none can be left out; what is reported 
 plays those. See ``python -m sim_tb.messages --help``.
 
 Time decides whether a message closes as partial, and the two sides do not work at the same pace. So
-a trial is a row of short *epochs*, in which no timeout runs out on either side, with silences
-between them, in which all do.
+a trial with timeouts is a row of short *epochs*, in which none runs out on either side, with
+silences between them, in which all do. Silences are long to simulate: only one trial in
+``TIMED`` has timeouts at all.
 """
 
 import argparse
@@ -24,15 +25,16 @@ from uwarp.contract import (
     CQE,
     RECV_WQE,
     TICK_CYCLES,
-    Control,
+    Access,
     Counter,
     Parameters,
     QpState,
-    Register,
+    Status,
     Table,
 )
 from uwarp.device import DeviceError
-from uwarp.model import MemoryFault
+from uwarp.model import MemoryFault, Rnic
+from uwarp.wire import mapped_ipv4
 
 from .instant import InstantModel, RtlSide, finish, wire_cycles
 from .oracle import Oracle, Placement
@@ -40,11 +42,15 @@ from .stage import ANY_OPCODE, LONG, PD, Region, Stage
 from .twin import Twin
 
 __all__ = [
+    "PARAMETERS",
+    "PROBE_IP",
+    "TIMED",
     "TIMEOUT",
     "Arrival",
     "Event",
     "Look",
     "Outcome",
+    "Probe",
     "Receives",
     "Restart",
     "Row",
@@ -60,14 +66,17 @@ __all__ = [
 ]
 
 PARAMETERS = Parameters()  # those of the demo and of the benches: nothing more is compiled
-TIMEOUT = 16  # ticks, of the QPs that lose messages
+TIMED = 3
+TIMEOUT = 16  # ticks
 # Two epochs with a silence between them end before the name of a message that closed in the silence
 # is forgotten; a second silence later it is.
 EPOCH = 5 * TICK_CYCLES + TICK_CYCLES // 2
 SILENCE = (TIMEOUT + 2) * TICK_CYCLES
 _ROOM_TO_LOOK = 1500  # cycles of an epoch kept for registers
+PROBE_IP, PROBE_PD, PROBE_CQ = 0x0A09_0909, 7, 10
 _SMALL_CQ_LOG2 = 3
-_MOST_REPLAYS = 300
+_MOST_REPLAYS = 200
+_SHOWN = 100  # octets of a frame in a report
 
 
 @dataclass(frozen=True)
@@ -103,8 +112,17 @@ class Look:
 
 
 @dataclass(frozen=True)
+class Probe:
+    """Good messages to QP 10, ``count`` of them, that must complete with SUCCESS."""
+
+    receives: Receives
+    arrivals: tuple[Arrival, ...]
+    count: int
+
+
+@dataclass(frozen=True)
 class Silence:
-    """No frame until all messages of the QPs with a timeout have closed; then a look."""
+    """If there are timeouts, no frame until all of them have run out; then a look."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +130,7 @@ class Restart:
     """A soft reset with messages open, and the host begins anew (P32)."""
 
 
-Event = Arrival | Receives | Row | Look | Silence | Restart
+Event = Arrival | Receives | Row | Look | Probe | Silence | Restart
 
 
 class Trial(Stage):
@@ -121,15 +139,17 @@ class Trial(Stage):
     ====  ==========================================================
     QP    what it is for, beside those of the stage
     ====  ==========================================================
-    2     receives everything; timeout ``TIMEOUT``; CQ 3
+    2     receives everything; timeout ``TIMEOUT``, or none; CQ 3
     8     the same, with a CQ of 8 entries: CQ 8
     9     listens to one UDP port; CQ 1
+    10    listens to ``PROBE_IP`` and has a region of its own; CQ 10
     ====  ==========================================================
     """
 
     def __init__(self, nic: RtlSide | InstantModel, model: InstantModel, seed: int) -> None:
         Twin.__init__(self, nic, model, PARAMETERS)
         self.rng = random.Random(seed)
+        self.timed = seed % TIMED == 0
         self.stalled = False
         self._msn = 0
 
@@ -151,19 +171,28 @@ class Trial(Stage):
     async def set_up(self) -> None:
         await super().set_up()
         await self.create_cq(8, _SMALL_CQ_LOG2)
-        row = {"pd": PD, "timeout": TIMEOUT, "opcodes": ANY_OPCODE, "path_mtu": 1500}
+        row = {"pd": PD, "opcodes": ANY_OPCODE, "path_mtu": 1500}
+        row |= {"timeout": TIMEOUT if self.timed else LONG}
         row |= {"state": QpState.RTS, "send_cq": 4, "rq_log2": 7}
         await self.create_qp(2, **row, recv_cq=3)
         await self.create_qp(8, **row, recv_cq=8)
         await self.create_qp(9, **row | {"timeout": LONG, "recv_cq": 1}, peer_port=9009)
-        for qpn in (8, 9):
+        await self.create_cq(PROBE_CQ, 6)
+        row |= {"timeout": LONG, "recv_cq": PROBE_CQ, "pd": PROBE_PD}
+        peer = {"peer_ip": mapped_ipv4(PROBE_IP), "peer_mask": (1 << 128) - 1}
+        await self.create_qp(10, **row | peer)
+        for qpn in (8, 9, 10):
             await self.open_port(self.port(qpn), qpn)
+        write = Access.LOCAL_WRITE | Access.REMOTE_WRITE
+        self.probe = await self.register(
+            10, 1 << 13, write, base_to=0x77_0000, pd=PROBE_PD, map_base=8192
+        )
         self.synchronise()
 
     @property
     def regions(self) -> dict[int, Region]:
         """What a peer may write, by index."""
-        every = (self.mapped, self.plain, self.top, self.coarse)
+        every = (self.mapped, self.plain, self.top, self.coarse, self.probe)
         return {region.stag >> 8: region for region in every}
 
     def synchronise(self) -> None:
@@ -172,7 +201,7 @@ class Trial(Stage):
 
     def oracle(self) -> Oracle:
         """For the memory as it is now."""
-        granules = {self.mapped.stag >> 8: 64, self.coarse.stag >> 8: 256}
+        granules = {self.mapped.stag >> 8: 64, self.coarse.stag >> 8: 256, self.probe.stag >> 8: 64}
         rings = [self.queue_range(cq) for cq in self._queues]
         return Oracle(self.nic.memory, self.regions, granules, rings)
 
@@ -219,6 +248,7 @@ class _Player:
         self.oracle = trial.oracle()
         self.outcome = Outcome()
         self._epoch = trial.nic.time
+        self._of_probe: list[SimpleNamespace] = []
 
     async def play(self, event: Event) -> None:
         trial = self.trial
@@ -245,6 +275,16 @@ class _Player:
             case Look():
                 await self._make_room(_ROOM_TO_LOOK)
                 await self.look()
+            case Probe():
+                self._of_probe = []
+                for part in (event.receives, *event.arrivals):
+                    await self.play(part)
+                await self._make_room(_ROOM_TO_LOOK)
+                await self.look()
+                found = [entry.status for entry in self._of_probe]
+                assert found == [Status.SUCCESS] * event.count, (
+                    f"CQ {PROBE_CQ} has {found}, not {event.count} good completions"
+                )
             case Silence():
                 await self._be_silent()
             case Restart():
@@ -253,6 +293,8 @@ class _Player:
     async def _make_room(self, cycles: int) -> None:
         """Be silent if the epoch has no room left for what takes so long."""
         trial = self.trial
+        if not trial.timed:
+            return
         if max(trial.nic.time, trial.nic.wire_free) + cycles + _ROOM_TO_LOOK > self._epoch + EPOCH:
             await self._be_silent()
 
@@ -267,8 +309,9 @@ class _Player:
         await trial.nic.delivered()
         await trial.settle()
         trial.synchronise()
-        await trial.wait(SILENCE)
-        trial.synchronise()
+        if trial.timed:
+            await trial.wait(SILENCE)
+            trial.synchronise()
         self._epoch = trial.nic.time
         await self.look()
 
@@ -279,7 +322,7 @@ class _Player:
         await trial.settle()
         self._check_faults()
         found = trial.completions_of_nic()
-        await trial.check()
+        self._of_probe += (await trial.check())[PROBE_CQ]
         self.oracle.check(found)
         self.oracle.check_memory()
         self.outcome.completions += len(found)
@@ -332,12 +375,14 @@ def play(
     keep: Iterable[int] | None = None,
     *,
     opponent: Opponent = gateware,
+    reference: type[Rnic] = Rnic,
     watch: Callable[[InstantModel], None] | None = None,
 ) -> Outcome:
     """Play the trial of a seed, or those events of it whose numbers are in ``keep``.
 
     Parameters
     ----------
+    reference : the model.
     watch : is given the model before anything happens.
 
     Raises
@@ -347,7 +392,7 @@ def play(
     """
     nic = opponent(seed)
     try:
-        model = InstantModel(PARAMETERS, seed)
+        model = InstantModel(PARAMETERS, seed, reference)
         if watch is not None:
             watch(model)
         trial = Trial(nic, model, seed)
@@ -396,6 +441,7 @@ def investigate(
     keep: Sequence[int] | None = None,
     *,
     opponent: Opponent = gateware,
+    reference: type[Rnic] = Rnic,
     watch: Callable[[InstantModel], None] | None = None,
 ) -> Outcome:
     """Play a trial; if it fails, shrink it first.
@@ -409,14 +455,16 @@ def investigate(
     TrialFailed
     """
     try:
-        return play(generate, seed, keep, opponent=opponent, watch=watch)
+        return play(
+            generate, seed, keep, opponent=opponent, reference=reference, watch=watch
+        )
     except _FAILURES:
         pass
     last: dict[tuple[int, ...], BaseException] = {}
 
     def fails(numbers: Sequence[int]) -> bool:
         try:
-            play(generate, seed, numbers, opponent=opponent)
+            play(generate, seed, numbers, opponent=opponent, reference=reference)
         except _FAILURES as error:
             last[tuple(numbers)] = error
             return True
@@ -445,10 +493,16 @@ def _events_of(generate: Generator, seed: int) -> list[Event]:
 
 
 def _describe(event: Event) -> str:
-    if isinstance(event, Arrival):
-        flagged = ", flagged by the MAC" if event.error else ""
-        return f"{event.note}{flagged}: {event.frame.hex()}"
-    return repr(event)
+    match event:
+        case Arrival():
+            flagged = ", flagged by the MAC" if event.error else ""
+            more = "..." if len(event.frame) > _SHOWN else ""
+            shown = event.frame[:_SHOWN].hex() + more
+            return f"{event.note}{flagged}, {len(event.frame)} octets: {shown}"
+        case Probe():
+            return f"probe: {event.count} good messages in {len(event.arrivals)} frames"
+        case _:
+            return repr(event)
 
 
 def _spans(numbers: Sequence[int]) -> str:
