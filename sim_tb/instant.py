@@ -9,7 +9,7 @@ import random
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from uwarp.contract import Parameters
+from uwarp.contract import Doorbell, Parameters, Register, doorbell_address
 from uwarp.device.memory import FIRST, PAGE, AddressSpace
 from uwarp.device.rtl import RtlNic
 from uwarp.model import MemoryFault, Rnic
@@ -22,6 +22,8 @@ __all__ = ["Arena", "InstantModel", "RtlSide", "finish", "wire_cycles"]
 
 _SIZE = 2 << 20
 _OCTETS_PER_CYCLE = 8
+_MAY_SEND = (Register.CONTROL.address, Register.TABLE_COMMAND.address)
+_DOORBELLS = doorbell_address(Doorbell(0), 0)
 
 T = TypeVar("T")
 
@@ -54,7 +56,7 @@ class Arena(HostMemory):
         skip = -self._address % PAGE
         self._address += skip
         self.octets = memoryview(room)[skip : skip + size]
-        self.octets[:] = random.Random(seed).randbytes(size)
+        self.octets[:] = random.Random(seed).randbytes(PAGE) * (size // PAGE)
         self.base = FIRST
         self.faults: list[str] = []
         self._space = AddressSpace()
@@ -177,6 +179,14 @@ class InstantModel(ModelSide):
     ) -> None:
         super().__init__(parameters, Arena(seed))
         self.nic = self._nic = rnic(parameters, self.memory)
+
+    async def write32(self, address: int, value: int) -> None:
+        self.nic.write32(address, value)
+        if address in _MAY_SEND or address >= _DOORBELLS:
+            self._collect()
+
+    def receive(self, frame: bytes, error_beat: int | None = None) -> None:
+        self.nic.receive(frame, error_beat is not None)
 
     @property
     def time(self) -> int:

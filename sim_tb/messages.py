@@ -270,7 +270,7 @@ def _silence(trial: Trial, rng: random.Random) -> list[tuple[float, Event]]:
 
 
 def _restart(trial: Trial, rng: random.Random) -> list[tuple[float, Event]]:
-    return [(0.0, Restart())]
+    return [(0.0, Restart(rng.randrange(200)))]
 
 
 def _change(trial: Trial, rng: random.Random) -> list[tuple[float, Event]]:

@@ -127,7 +127,9 @@ class Silence:
 
 @dataclass(frozen=True)
 class Restart:
-    """A soft reset with messages open, and the host begins anew (P32)."""
+    """A soft reset with messages open, so many cycles later, and the host begins anew (P32)."""
+
+    cycles: int
 
 
 Event = Arrival | Receives | Row | Look | Probe | Silence | Restart
@@ -288,7 +290,7 @@ class _Player:
             case Silence():
                 await self._be_silent()
             case Restart():
-                await self._restart()
+                await self._restart(event)
 
     async def _make_room(self, cycles: int) -> None:
         """Be silent if the epoch has no room left for what takes so long."""
@@ -333,9 +335,9 @@ class _Player:
         faults = self.trial.model.faults()
         assert not faults, f"the model: {faults[0]}"
 
-    async def _restart(self) -> None:
+    async def _restart(self, event: Restart) -> None:
         trial = self.trial
-        await trial.nic.wait(trial.rng.randrange(200))
+        await trial.nic.wait(event.cycles)
         await self._add_counters()
         await trial.reset()
         for side in (trial.nic, trial.model):
@@ -374,6 +376,7 @@ def play(
     seed: int,
     keep: Iterable[int] | None = None,
     *,
+    events: Sequence[Event] | None = None,
     opponent: Opponent = gateware,
     reference: type[Rnic] = Rnic,
     watch: Callable[[InstantModel], None] | None = None,
@@ -382,6 +385,7 @@ def play(
 
     Parameters
     ----------
+    events : what the generator makes of the seed, if that is known already.
     reference : the model.
     watch : is given the model before anything happens.
 
@@ -398,7 +402,8 @@ def play(
         trial = Trial(nic, model, seed)
         finish(trial.set_up())
         player = _Player(trial)
-        events = generate(trial, random.Random(seed))
+        if events is None:
+            events = generate(trial, random.Random(seed))
         for number in range(len(events)) if keep is None else sorted(set(keep)):
             finish(player.play(events[number]))
         return finish(player.end())
@@ -454,23 +459,22 @@ def investigate(
     ------
     TrialFailed
     """
+    events = events_of(generate, seed)
+    sides = {"events": events, "opponent": opponent, "reference": reference}
     try:
-        return play(
-            generate, seed, keep, opponent=opponent, reference=reference, watch=watch
-        )
+        return play(generate, seed, keep, **sides, watch=watch)
     except _FAILURES:
         pass
     last: dict[tuple[int, ...], BaseException] = {}
 
     def fails(numbers: Sequence[int]) -> bool:
         try:
-            play(generate, seed, numbers, opponent=opponent, reference=reference)
+            play(generate, seed, numbers, **sides)
         except _FAILURES as error:
             last[tuple(numbers)] = error
             return True
         return False
 
-    events = _events_of(generate, seed)
     whole = list(range(len(events))) if keep is None else sorted(set(keep))
     if not fails(whole):
         raise TrialFailed(f"seed {seed} fails, but not always: {command} --seed {seed}")
@@ -485,8 +489,8 @@ def investigate(
     raise TrialFailed("\n".join(lines)) from error
 
 
-def _events_of(generate: Generator, seed: int) -> list[Event]:
-    """The events of a seed. They are the same whatever NIC they are for."""
+def events_of(generate: Generator, seed: int) -> list[Event]:
+    """The events of a seed: the same whatever NIC they are for."""
     trial = Trial(InstantModel(PARAMETERS, seed), InstantModel(PARAMETERS, seed), seed)
     finish(trial.set_up())
     return generate(trial, random.Random(seed))
