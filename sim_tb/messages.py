@@ -25,6 +25,7 @@ def messages(trial: Trial, rng: random.Random) -> list[Event]:
     repeat = rng.choice((0.0, 0.1, 0.4))
     damage = rng.choice((0.0, 0.03, 0.1))
     spread = rng.choice((0.0, 2.0, 8.0, 40.0))
+    trial.crowded = rng.random() < 0.5
     timed: list[tuple[float, Event]] = []
     receives = RandomReceives(trial, rng)
     earlier: list[Segment] = []
@@ -114,9 +115,11 @@ def _octets(rng: random.Random) -> int:
     return octets if rng.random() < 0.7 else max(octets // 64 * 64, 1)
 
 
-def _place(rng: random.Random, region: Region, octets: int) -> int:
-    """Where a message begins: mostly where others are too."""
+def _place(trial: Trial, rng: random.Random, region: Region, octets: int) -> int:
+    """Where a message begins: anywhere, or mostly where others are too."""
     room = region.length - octets
+    if not trial.crowded:
+        return rng.randint(0, room)
     window = rng.choice((64, 600, 5000, room + 1))
     offset = min(rng.randrange(window), room)
     if rng.random() < 0.2:
@@ -138,7 +141,7 @@ def _record(trial: Trial, rng: random.Random, region: Region, granule: int) -> l
         plan = _foreign_plan(rng, octets)
     return trial.record(
         region,
-        _place(rng, region, octets),
+        _place(trial, rng, region, octets),
         octets,
         path_mtu=min(62 + granule * rng.choice((1, 2, 3, 5, 22)), 1500),
         granule=granule,
@@ -174,7 +177,7 @@ def _unmapped(trial: Trial, rng: random.Random) -> list[Segment]:
 def _write(trial: Trial, rng: random.Random) -> list[Segment]:
     region = rng.choice((trial.plain, trial.mapped, trial.top))
     octets = rng.choice((0, rng.randint(1, 300), rng.randint(1, 1400)))
-    return [trial.write(region, _place(rng, region, max(octets, 1)), octets)]
+    return [trial.write(region, _place(trial, rng, region, max(octets, 1)), octets)]
 
 
 def _send(trial: Trial, rng: random.Random) -> list[Segment]:

@@ -152,6 +152,7 @@ class Trial(Stage):
         Twin.__init__(self, nic, model, PARAMETERS)
         self.rng = random.Random(seed)
         self.timed = seed % TIMED == 0
+        self.crowded = True  # messages are written where others are: for generators
         self.stalled = False
         self._msn = 0
 
