@@ -1,8 +1,9 @@
 """Scenarios of conditions that random frames hardly meet, and of an overload on the rtl form."""
 
 from uwarp.contract import DROPS, Counter, QpState, outcome_sum
-from uwarp.wire import ETHERTYPE_QINQ, ETHERTYPE_VLAN, Opcode
+from uwarp.wire import ETHERTYPE_QINQ, ETHERTYPE_VLAN, Opcode, append_crc
 
+from .fuzz import with_options
 from .receiving import receive_wqe
 from .stage import ANY_OPCODE, IPV6, PD, PEER_IPV6
 from .trials import PARAMETERS, Trial
@@ -48,6 +49,17 @@ async def _headers(trial: Trial) -> None:
     write = trial.write(trial.plain, 0, 9)
     frame = trial.frame(write)
     await trial.deliver([frame[:12] + tags + b"\x08" for tags in _TAGS])
+    optional = with_options(trial.rng, frame)
+    await trial.deliver([optional, optional[:24] + b"\0\0" + optional[26:]])
+    cut = [bytes((0x41, 0x40 | opcode)) + bytes(15) for opcode in (0x3, 0x5, 0xE)]
+    cut.append(bytes((0x81, 0x4C)) + bytes(27))
+    await trial.deliver([trial.datagram(append_crc(octets)) for octets in cut])
+    await trial.check()
+    counters = await trial.counters(trial.nic)
+    assert counters[Counter.DROP_RUNT] == len(_TAGS)
+    assert counters[Counter.DROP_IP_CHECKSUM] == 1
+    assert counters[Counter.DROP_DDP_SHORT] == len(cut)
+
     opcodes = (Opcode.SEND, Opcode.SEND_SOLICITED, Opcode.SEND_IMMEDIATE)
     receives = [receive_wqe(trial.local, 64 * n, 9) for n in range(len(_TAGS) * len(opcodes) * 2)]
     await trial.post_receive(1, *receives)
@@ -113,7 +125,8 @@ async def _full_after_overlap(trial: Trial) -> None:
 async def _granules(trial: Trial) -> None:
     """4.2 to 4.4: messages of one granule and of many, closed by their end, over each other."""
     await trial.post_receive(1, receive_wqe(trial.local, 0, 0), receive_wqe(trial.local, 0, 9))
-    await trial.deliver([trial.frame(trial.send(0)), trial.frame(trial.send(9, Opcode.SEND))])
+    sends = [trial.send(octets) for octets in (9, 0, 9)]  # the first one is longer than its receive
+    await trial.deliver([trial.frame(segment) for segment in sends])
     for offset, plan in (
         (8192, [(0, 3), (0, 30), (3, 27)]),  # neither part covers the only granule
         (8192, [(0, 0), (0, 64), (64, 64)]),

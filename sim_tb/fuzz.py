@@ -32,7 +32,7 @@ from .oracle import Name, Placement
 from .receiving import receive_wqe
 from .trials import PROBE_IP, Arrival, Event, Probe, Receives, Trial, run_command
 
-__all__ = ["fuzz"]
+__all__ = ["fuzz", "with_options"]
 
 _BURSTS = 4
 _LONGEST = 9100
@@ -151,11 +151,12 @@ def _good_frames(trial: Trial, rng: random.Random) -> Iterator[bytes]:
             tag = kind.to_bytes(2, "big") + rng.randbytes(2)
             frame = frame[:12] + tag + frame[12:]
         if frame[12:14] == ETHERTYPE_IPV4.to_bytes(2, "big") and rng.random() < 0.2:
-            frame = _with_options(rng, frame)
+            frame = with_options(rng, frame)
         yield frame
 
 
-def _with_options(rng: random.Random, frame: bytes) -> bytes:
+def with_options(rng: random.Random, frame: bytes) -> bytes:
+    """A frame without tags, with 1 to 10 words of IPv4 options."""
     words = rng.randint(1, 10)
     octets = bytearray(frame[:34] + rng.randbytes(4 * words) + frame[34:])
     octets[14] += words
