@@ -1,6 +1,8 @@
 """Scenarios of conditions that random frames hardly meet, and of an overload on the rtl form."""
 
-from uwarp.contract import DROPS, Counter, QpState, outcome_sum
+from dataclasses import replace
+
+from uwarp.contract import DROPS, Counter, QpState, Status, Table, outcome_sum
 from uwarp.wire import ETHERTYPE_QINQ, ETHERTYPE_VLAN, Opcode, append_crc
 
 from .fuzz import with_options
@@ -8,7 +10,7 @@ from .receiving import receive_wqe
 from .stage import ANY_OPCODE, IPV6, PD, PEER_IPV6
 from .trials import PARAMETERS, Trial
 
-__all__ = ["SLOW", "corners", "overload"]
+__all__ = ["SLOW", "corners", "overload", "stags", "zero_length"]
 
 SLOW = 10_000
 """Cycles that memory takes to answer a write in an overload."""
@@ -138,6 +140,68 @@ async def _granules(trial: Trial) -> None:
         await trial.deliver([trial.frame(segment) for segment in message])
     completions = (await trial.check())[1]
     assert len(completions) == 2 + 4
+
+
+async def zero_length(trial: Trial) -> None:
+    """P28: messages of no octets look at neither STag nor TO, and Write-Records complete."""
+    stags = (0, 1, trial.plain.stag ^ 1, trial.foreign.stag, trial.local.stag, 0xFFFF_FFFF)
+    places = (0, 1, trial.plain.base_to, (1 << 64) - 1)
+    for stag in stags:
+        for to in places:
+            write = trial.write(trial.plain, 0, 0, stag=stag, to=to)
+            (segment,) = trial.record(trial.mapped, 0, 0, plan=[(0, 0)])
+            record = replace(segment, stag=stag, to=to)
+            await trial.deliver([trial.frame(write), trial.frame(record), trial.frame(record)])
+    completions = (await trial.check())[1]
+    messages = len(stags) * len(places)
+    assert [(entry.status, entry.valid, entry.mlen) for entry in completions] == (
+        [(Status.SUCCESS, 0, 0)] * messages
+    )
+    assert [(entry.stag, entry.base_to) for entry in completions] == [
+        (stag, to) for stag in stags for to in places
+    ]
+    counters = await trial.counters(trial.nic)
+    assert counters[Counter.RX_PLACED] == 2 * messages
+    assert counters[Counter.DROP_LATE] == messages  # the second of each name
+    assert not trial.nic.faults()
+
+
+async def stags(trial: Trial) -> None:
+    """P29: an STag that names nothing, nothing any more, or what the peer must not write."""
+    region = trial.plain
+    row = region.stag >> 8
+    before = trial.peek(region.dma, region.length)
+
+    async def ends_in(counter: Counter, stag: int) -> None:
+        write = trial.write(region, 0, 9, stag=stag)
+        (record,) = trial.record(region, 64, 9, stag=stag)
+        message = trial.record(region, 128, 200, path_mtu=62 + 64, stag=stag)
+        frames = [trial.frame(segment) for segment in (write, record, *message)]
+        count = (await trial.counters(trial.nic))[counter]
+        await trial.deliver(frames)
+        completions = (await trial.check())[1]
+        assert (await trial.counters(trial.nic))[counter] == count + len(frames)
+        if counter is not Counter.RX_PLACED:
+            assert not completions
+            assert trial.peek(region.dma, region.length) == before
+
+    for index in (PARAMETERS.n_region, 1 << 16, (1 << 24) - 1, 0, 9):
+        await ends_in(Counter.DROP_STAG_INVALID, index << 8 | region.stag & 0xFF)
+    await ends_in(Counter.DROP_STAG_INVALID, 0)
+    for bit in range(8):
+        await ends_in(Counter.DROP_STAG_KEY, region.stag ^ 1 << bit)
+    await ends_in(Counter.DROP_STAG_PD, trial.foreign.stag)
+    await ends_in(Counter.DROP_STAG_ACCESS, trial.local.stag)
+    await ends_in(Counter.DROP_STAG_ACCESS, trial.source.stag)
+
+    # Taken away, then registered again under another key, then under its own.
+    await trial.change_row(Table.REGION, row, {"valid": 0})
+    await ends_in(Counter.DROP_STAG_INVALID, region.stag)
+    await trial.change_row(Table.REGION, row, {"valid": 1, "key": region.stag + 1 & 0xFF})
+    await ends_in(Counter.DROP_STAG_KEY, region.stag)
+    await trial.change_row(Table.REGION, row, {"key": region.stag & 0xFF})
+    await ends_in(Counter.RX_PLACED, region.stag)
+    assert trial.peek(region.dma, region.length) != before
 
 
 async def overload(trial: Trial) -> dict[Counter, int]:

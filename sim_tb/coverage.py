@@ -11,7 +11,7 @@ import argparse
 import json
 import sys
 from collections import Counter as Multiset
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -24,9 +24,9 @@ from uwarp.wire import BROADCAST_IPV4, BROADCAST_MAC, Opcode, vlan_octets
 
 from . import corners, faults, headers, hosting
 from .fuzz import fuzz
-from .instant import InstantModel, RtlSide, finish
+from .instant import InstantModel
 from .messages import messages
-from .trials import PARAMETERS, Trial, play
+from .trials import Scenario, play, play_scenario
 
 __all__ = ["CONDITIONS", "Coverage", "collect", "main"]
 
@@ -585,27 +585,6 @@ class Coverage:
 
 _KNOWN = frozenset(CONDITIONS)
 
-Scenario = Callable[[Trial], Awaitable[object]]
-
-
-def play_scenario(
-    scenario: Scenario,
-    seed: int,
-    watch: Callable[[InstantModel], None],
-    **latencies: int,
-) -> object:
-    """Run a scenario of the benches on a NIC of the rtl form; returns what it returns."""
-    nic = RtlSide(PARAMETERS, seed, **latencies)
-    try:
-        model = InstantModel(PARAMETERS, seed)
-        watch(model)
-        trial = Trial(nic, model, seed)
-        finish(trial.set_up())
-        return finish(scenario(trial))
-    finally:
-        nic.close()
-
-
 def collect(seed: int = 1, *, matrix: int = 400, trials: int = 3, fuzzed: int = 4) -> Coverage:
     """Play all there is on the rtl form, with a sample of the matrix and so many trials.
 
@@ -617,7 +596,7 @@ def collect(seed: int = 1, *, matrix: int = 400, trials: int = 3, fuzzed: int = 
     coverage = Coverage()
 
     def scenario(run: str, what: Scenario, **latencies: int) -> object:
-        return play_scenario(what, seed, partial(coverage.watch, run), **latencies)
+        return play_scenario(what, seed, watch=partial(coverage.watch, run), **latencies)
 
     scenario("matrix", partial(headers.every_header, count=matrix))
     scenario("scenarios", headers.addresses)

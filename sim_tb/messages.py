@@ -29,7 +29,9 @@ def messages(trial: Trial, rng: random.Random) -> list[Event]:
     timed: list[tuple[float, Event]] = []
     receives = RandomReceives(trial, rng)
     earlier: list[Segment] = []
-    for start in range(rng.randint(20, 50) if trial.timed else rng.randint(40, 160)):
+    count = rng.randint(20, 50) if trial.timed else rng.randint(40, 160)
+    restart = rng.randrange(4 * count)
+    for start in range(count):
         qpn = rng.choice((1, 1, 2, 2, 2, 8, 9))
         fields = random_sender(rng)
         segments = random_message(trial, rng, earlier)
@@ -44,7 +46,9 @@ def messages(trial: Trial, rng: random.Random) -> list[Event]:
                 when += spread * rng.random()
         if rng.random() < 0.3:
             timed.append((start + rng.random(), receives.some(rng.choice((1, 2, 8)))))
-        for kind, chance in ((_look, 0.06), (_silence, 0.02), (_change, 0.05), (_restart, 0.003)):
+        if start == restart:
+            timed.append((start, Restart(rng.randrange(200))))
+        for kind, chance in ((_look, 0.06), (_silence, 0.02), (_change, 0.05)):
             if rng.random() < chance:
                 timed += [(start + delay, event) for delay, event in kind(trial, rng)]
     return [event for _, event in sorted(timed, key=lambda item: item[0])]
@@ -270,10 +274,6 @@ def _look(trial: Trial, rng: random.Random) -> list[tuple[float, Event]]:
 
 def _silence(trial: Trial, rng: random.Random) -> list[tuple[float, Event]]:
     return [(0.0, Silence())]
-
-
-def _restart(trial: Trial, rng: random.Random) -> list[tuple[float, Event]]:
-    return [(0.0, Restart(rng.randrange(200)))]
 
 
 def _change(trial: Trial, rng: random.Random) -> list[tuple[float, Event]]:

@@ -17,7 +17,7 @@ import itertools
 import random
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -61,6 +61,7 @@ __all__ = [
     "investigate",
     "parse_spans",
     "play",
+    "play_scenario",
     "run_command",
     "shrink",
 ]
@@ -434,6 +435,29 @@ def shrink(fails: Callable[[Sequence[int]], bool], items: Sequence[int]) -> list
                 break
             parts = min(2 * parts, len(kept))
     return kept
+
+
+Scenario = Callable[[Trial], Awaitable[object]]
+
+
+def play_scenario(
+    scenario: Scenario,
+    seed: int,
+    *,
+    watch: Callable[[InstantModel], None] | None = None,
+    **latencies: int,
+) -> object:
+    """Run a scenario of the benches on a NIC of the rtl form; returns what it returns."""
+    nic = RtlSide(PARAMETERS, seed, **latencies)
+    try:
+        model = InstantModel(PARAMETERS, seed)
+        if watch is not None:
+            watch(model)
+        trial = Trial(nic, model, seed)
+        finish(trial.set_up())
+        return finish(scenario(trial))
+    finally:
+        nic.close()
 
 
 class TrialFailed(AssertionError):
