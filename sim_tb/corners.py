@@ -1,0 +1,241 @@
+"""Scenarios of conditions that random frames hardly meet, and of an overload on the rtl form."""
+
+from dataclasses import replace
+
+from uwarp.contract import DROPS, Counter, QpState, Status, Table, outcome_sum
+from uwarp.wire import ETHERTYPE_QINQ, ETHERTYPE_VLAN, Opcode, append_crc
+
+from .fuzz import with_options
+from .receiving import receive_wqe
+from .stage import ANY_OPCODE, IPV6, PD, PEER_IPV6
+from .trials import PARAMETERS, Trial
+
+__all__ = ["SLOW", "corners", "overload", "stags", "zero_length"]
+
+SLOW = 10_000
+"""Cycles that memory takes to answer a write in an overload."""
+
+_SIX = {"ip_version": 6, "source_ip": PEER_IPV6, "dest_ip": IPV6}
+_SIZE, _FRAMES = 1000, 120
+_TAGS = [
+    b"",
+    ETHERTYPE_VLAN.to_bytes(2, "big") + b"\0\1",
+    (ETHERTYPE_QINQ.to_bytes(2, "big") + b"\0\1") * 2,
+]
+
+
+async def corners(trial: Trial) -> None:
+    """What the other runs may miss."""
+    await _queue_pairs(trial)
+    await _headers(trial)
+    await _no_tracker(trial)
+    await _full_after_overlap(trial)
+    await _granules(trial)
+
+
+async def _queue_pairs(trial: Trial) -> None:
+    """A port of a QP that does not exist, a QP in RTR, peers that are not heard."""
+    await trial.open_port(60001, PARAMETERS.n_qp)
+    await trial.create_qp(11, state=QpState.RTR, pd=PD, timeout=9, opcodes=ANY_OPCODE, recv_cq=1)
+    await trial.open_port(60002, 11)
+    write = trial.write(trial.plain, 0, 9)
+    frames = [trial.frame(write, dest_port=port) for port in (60001, 60002)]
+    frames += [trial.frame(write, qpn, source_port=77) for qpn in (9, 10)]
+    await trial.deliver(frames)
+    await trial.check()
+    assert await trial.placed() == 1
+
+
+async def _headers(trial: Trial) -> None:
+    """Each kind of runt, every opcode behind every header, other ports and lengths behind both."""
+    write = trial.write(trial.plain, 0, 9)
+    frame = trial.frame(write)
+    await trial.deliver([frame[:12] + tags + b"\x08" for tags in _TAGS])
+    optional = with_options(trial.rng, frame)
+    await trial.deliver([optional, optional[:24] + b"\0\0" + optional[26:]])
+    cut = [bytes((0x41, 0x40 | opcode)) + bytes(15) for opcode in (0x3, 0x5, 0xE)]
+    cut.append(bytes((0x81, 0x4C)) + bytes(27))
+    await trial.deliver([trial.datagram(append_crc(octets)) for octets in cut])
+    await trial.check()
+    counters = await trial.counters(trial.nic)
+    assert counters[Counter.DROP_RUNT] == len(_TAGS)
+    assert counters[Counter.DROP_IP_CHECKSUM] == 1
+    assert counters[Counter.DROP_DDP_SHORT] == len(cut)
+
+    opcodes = (Opcode.SEND, Opcode.SEND_SOLICITED, Opcode.SEND_IMMEDIATE)
+    receives = [receive_wqe(trial.local, 64 * n, 9) for n in range(len(_TAGS) * len(opcodes) * 2)]
+    await trial.post_receive(1, *receives)
+    for fields in ({}, _SIX):
+        frames = [trial.frame(write, dest_port=5, **fields)]
+        frames += [trial.datagram(bytes(octets), **fields) for octets in (0, 17, 18)]
+        unsummed = bytearray(trial.frame(write, **fields))
+        place = 14 + (40 if fields else 20) + 6
+        unsummed[place : place + 2] = bytes(2)
+        frames.append(bytes(unsummed))
+        for tags in _TAGS:
+            segments = [trial.write(trial.plain, 0, 9), *trial.record(trial.plain, 0, 9)]
+            segments += [trial.send(9, opcode) for opcode in opcodes]
+            tagged = [trial.frame(segment, **fields) for segment in segments]
+            frames += [item[:12] + tags + item[12:] for item in tagged]
+        before = await trial.placed()
+        await trial.deliver(frames)
+        await trial.check()
+        assert await trial.placed() == before + 1 + 5 * len(_TAGS)
+
+
+async def _no_tracker(trial: Trial) -> None:
+    """One more message than there are trackers: a completion for each of its datagrams."""
+    size, path_mtu = 300, 62 + 64
+    messages = [
+        trial.record(trial.mapped, 512 * n, size, path_mtu=path_mtu)
+        for n in range(PARAMETERS.n_tracker + 1)
+    ]
+    await trial.deliver([trial.frame(message[0]) for message in messages[:-1]])
+    await trial.deliver([trial.frame(segment) for segment in messages[-1]])
+    completions = (await trial.check())[1]
+    assert [entry.valid for entry in completions] == [len(s.payload) for s in messages[-1]]
+
+    # What contradicts an open message: the STag, the length; and an STag beyond the table.
+    msn = messages[0][0].msn
+    (stranger, *_) = trial.record(trial.plain, 0, size, path_mtu=path_mtu, msn=msn)
+    (longer, *_) = trial.record(trial.mapped, 0, size + 1, path_mtu=path_mtu, msn=msn)
+    beyond = trial.write(trial.plain, 0, 9, stag=PARAMETERS.n_region << 8)
+    await trial.deliver([trial.frame(segment) for segment in (stranger, longer, beyond)])
+    rest = [segment for message in messages[:-1] for segment in message[1:]]
+    await trial.deliver([trial.frame(segment) for segment in rest])
+    assert len((await trial.check())[1]) == PARAMETERS.n_tracker
+    assert (await trial.counters(trial.nic))[Counter.DROP_RECORD_MISMATCH] == 2
+
+
+async def _full_after_overlap(trial: Trial) -> None:
+    """3, Write-Record, 7 and 8: what overlaps is closed even if the CQ then has no slot."""
+    under = [trial.record(trial.mapped, 1000 * n, 1000, path_mtu=62 + 128) for n in range(2)]
+    await trial.deliver([trial.frame(message[0]) for message in under])
+    size = 1 << 3
+    singles = [trial.record(trial.plain, 0, 5)[0] for _ in range(size)]
+    await trial.deliver([trial.frame(segment, 8) for segment in singles])
+    (over,) = trial.record(trial.mapped, 900, 200)
+    await trial.post_receive(8, receive_wqe(trial.local, 0, 9))
+    await trial.deliver([trial.frame(over, 8), trial.frame(trial.send(9), 8)])
+    completions = await trial.check()
+    assert len(completions[1]) == 2 and len(completions[8]) == size
+    counters = await trial.counters(trial.nic)
+    assert counters[Counter.DROP_CQ_FULL] == 2
+    assert counters[Counter.MESSAGES_PARTIAL] == 2
+
+
+async def _granules(trial: Trial) -> None:
+    """4.2 to 4.4: messages of one granule and of many, closed by their end, over each other."""
+    await trial.post_receive(1, receive_wqe(trial.local, 0, 0), receive_wqe(trial.local, 0, 9))
+    sends = [trial.send(octets) for octets in (9, 0, 9)]  # the first one is longer than its receive
+    await trial.deliver([trial.frame(segment) for segment in sends])
+    for offset, plan in (
+        (8192, [(0, 3), (0, 30), (3, 27)]),  # neither part covers the only granule
+        (8192, [(0, 0), (0, 64), (64, 64)]),
+        (8250, [(0, 6), (6, 64), (70, 9)]),
+        (8192, [(64 * n, 64) for n in range(40)]),
+    ):
+        octets = max(start + length for start, length in plan)
+        message = trial.record(trial.mapped, offset, octets, plan=plan)
+        await trial.deliver([trial.frame(segment) for segment in message])
+    completions = (await trial.check())[1]
+    assert len(completions) == 2 + 4
+
+
+async def zero_length(trial: Trial) -> None:
+    """P28: messages of no octets look at neither STag nor TO, and Write-Records complete."""
+    stags = (0, 1, trial.plain.stag ^ 1, trial.foreign.stag, trial.local.stag, 0xFFFF_FFFF)
+    places = (0, 1, trial.plain.base_to, (1 << 64) - 1)
+    for stag in stags:
+        for to in places:
+            write = trial.write(trial.plain, 0, 0, stag=stag, to=to)
+            (segment,) = trial.record(trial.mapped, 0, 0, plan=[(0, 0)])
+            record = replace(segment, stag=stag, to=to)
+            await trial.deliver([trial.frame(write), trial.frame(record), trial.frame(record)])
+    completions = (await trial.check())[1]
+    messages = len(stags) * len(places)
+    assert [(entry.status, entry.valid, entry.mlen) for entry in completions] == (
+        [(Status.SUCCESS, 0, 0)] * messages
+    )
+    assert [(entry.stag, entry.base_to) for entry in completions] == [
+        (stag, to) for stag in stags for to in places
+    ]
+    counters = await trial.counters(trial.nic)
+    assert counters[Counter.RX_PLACED] == 2 * messages
+    assert counters[Counter.DROP_LATE] == messages  # the second of each name
+    assert not trial.nic.faults()
+
+
+async def stags(trial: Trial) -> None:
+    """P29: an STag that names nothing, nothing any more, or what the peer must not write."""
+    region = trial.plain
+    row = region.stag >> 8
+    before = trial.peek(region.dma, region.length)
+
+    async def ends_in(counter: Counter, stag: int) -> None:
+        write = trial.write(region, 0, 9, stag=stag)
+        (record,) = trial.record(region, 64, 9, stag=stag)
+        message = trial.record(region, 128, 200, path_mtu=62 + 64, stag=stag)
+        frames = [trial.frame(segment) for segment in (write, record, *message)]
+        count = (await trial.counters(trial.nic))[counter]
+        await trial.deliver(frames)
+        completions = (await trial.check())[1]
+        assert (await trial.counters(trial.nic))[counter] == count + len(frames)
+        if counter is not Counter.RX_PLACED:
+            assert not completions
+            assert trial.peek(region.dma, region.length) == before
+
+    for index in (PARAMETERS.n_region, 1 << 16, (1 << 24) - 1, 0, 9):
+        await ends_in(Counter.DROP_STAG_INVALID, index << 8 | region.stag & 0xFF)
+    await ends_in(Counter.DROP_STAG_INVALID, 0)
+    for bit in range(8):
+        await ends_in(Counter.DROP_STAG_KEY, region.stag ^ 1 << bit)
+    await ends_in(Counter.DROP_STAG_PD, trial.foreign.stag)
+    await ends_in(Counter.DROP_STAG_ACCESS, trial.local.stag)
+    await ends_in(Counter.DROP_STAG_ACCESS, trial.source.stag)
+
+    # Taken away, then registered again under another key, then under its own.
+    await trial.change_row(Table.REGION, row, {"valid": 0})
+    await ends_in(Counter.DROP_STAG_INVALID, region.stag)
+    await trial.change_row(Table.REGION, row, {"valid": 1, "key": region.stag + 1 & 0xFF})
+    await ends_in(Counter.DROP_STAG_KEY, region.stag)
+    await trial.change_row(Table.REGION, row, {"key": region.stag & 0xFF})
+    await ends_in(Counter.RX_PLACED, region.stag)
+    assert trial.peek(region.dma, region.length) != before
+
+
+async def overload(trial: Trial) -> dict[Counter, int]:
+    """P16: memory answers late while frames pour in; whole frames are dropped, the rest is right.
+
+    For a NIC with ``SLOW`` memory. The model has no limit to its buffer: only the sum is compared,
+    and the trial is of no use afterwards. Returns the NIC's counters.
+    """
+    nic, region = trial.nic, trial.mapped
+    places = [region.dma + _SIZE * n for n in range(_FRAMES)]
+    before = [trial.peek(place, _SIZE) for place in places]
+    segments = [trial.write(region, _SIZE * n, _SIZE) for n in range(_FRAMES)]
+    for segment in segments:
+        nic.receive(trial.frame(segment))
+    await nic.delivered()
+    for _ in range(100):
+        counters = await trial.counters(nic)
+        if outcome_sum(counters) == counters[Counter.RX_FRAMES]:
+            break
+        await nic.wait(SLOW)
+    await nic.wait(2 * SLOW)
+    placed = 0
+    for number, segment in enumerate(segments):
+        now = trial.peek(places[number], _SIZE)
+        assert now in (before[number], segment.payload), f"frame {number} is placed in part"
+        placed += now == segment.payload
+    assert placed == counters[Counter.RX_PLACED]
+    assert placed + counters[Counter.DROP_OVERFLOW] == counters[Counter.RX_FRAMES] == _FRAMES
+    assert sum(counters[item] for item in DROPS) == counters[Counter.DROP_OVERFLOW] > 0
+    assert not nic.faults()
+
+    (again,) = trial.record(region, 5, 500)
+    nic.receive(trial.frame(again))
+    await nic.wait(3 * SLOW)
+    assert (await trial.counters(nic))[Counter.CQES] == 1
+    assert trial.peek(region.dma + 5, 500) == again.payload
+    return counters

@@ -1,0 +1,292 @@
+"""Trials of messages on several QPs over a bad wire: ``python -m sim_tb.messages --seed N``."""
+
+import random
+import sys
+from collections.abc import Sequence
+
+from uwarp.contract import QpState, Table
+from uwarp.wire import Opcode, Segment, mapped_ipv4
+
+from .oracle import Name, Placement
+from .receiving import receive_wqe
+from .stage import IPV6, PEER_IP, PEER_IPV6, Region
+from .trials import Arrival, Event, Look, Receives, Restart, Row, Silence, Trial, run_command
+
+__all__ = ["RandomReceives", "messages", "random_message", "random_sender"]
+
+_SOURCE_MAC = range(6, 12)
+_HEADERS = {4: 14 + 20 + 8, 6: 14 + 40 + 8}
+_RECEIVE_SLOT = 128  # octets of the stage's local region for each receive
+
+
+def messages(trial: Trial, rng: random.Random) -> list[Event]:
+    """Write-Records, Writes and Sends, lost, repeated, reordered, overlapping and damaged."""
+    loss = rng.choice((0.0, 0.05, 0.3))
+    repeat = rng.choice((0.0, 0.1, 0.4))
+    damage = rng.choice((0.0, 0.03, 0.1))
+    spread = rng.choice((0.0, 2.0, 8.0, 40.0))
+    trial.crowded = rng.random() < 0.5
+    timed: list[tuple[float, Event]] = []
+    receives = RandomReceives(trial, rng)
+    earlier: list[Segment] = []
+    count = rng.randint(20, 50) if trial.timed else rng.randint(40, 160)
+    restart = rng.randrange(4 * count)
+    for start in range(count):
+        qpn = rng.choice((1, 1, 2, 2, 2, 8, 9))
+        fields = random_sender(rng)
+        segments = random_message(trial, rng, earlier)
+        earlier += segments[:1]
+        for position, segment in enumerate(segments):
+            arrival = _arrival(trial, segment, qpn, fields)
+            when = start + spread * rng.random() + position / (len(segments) + 1)
+            while rng.random() >= loss:
+                timed.append((when, arrival if rng.random() >= damage else _damaged(rng, arrival)))
+                if rng.random() >= repeat:
+                    break
+                when += spread * rng.random()
+        if rng.random() < 0.3:
+            timed.append((start + rng.random(), receives.some(rng.choice((1, 2, 8)))))
+        if start == restart:
+            timed.append((start, Restart(rng.randrange(200))))
+        for kind, chance in ((_look, 0.06), (_silence, 0.02), (_change, 0.05)):
+            if rng.random() < chance:
+                timed += [(start + delay, event) for delay, event in kind(trial, rng)]
+    return [event for _, event in sorted(timed, key=lambda item: item[0])]
+
+
+def random_sender(rng: random.Random) -> dict[str, int]:
+    """Fields of the frame that say who sends."""
+    fields: dict[str, int] = {}
+    if rng.random() < 0.2:
+        fields |= {"ip_version": 6, "source_ip": PEER_IPV6, "dest_ip": IPV6}
+    if rng.random() < 0.2:
+        fields["source_port"] = rng.choice((77, 9009))
+    return fields
+
+
+def _arrival(trial: Trial, segment: Segment, qpn: int, fields: dict[str, int]) -> Arrival:
+    source = fields.get("source_ip", mapped_ipv4(PEER_IP))
+    name = Name(qpn, source, fields.get("source_port", 9000 + qpn), segment.msn)
+    note = (
+        f"QP {qpn}, {segment.opcode.name} of {len(segment.payload)} octets, "
+        f"STag {segment.stag:#x}, TO {segment.to:#x}, MSN {segment.msn}, MO {segment.mo}, "
+        f"MLEN {segment.mlen}"
+    )
+    frame = trial.frame(segment, qpn, **fields)
+    return Arrival(frame, note, Placement(name, segment))
+
+
+def _damaged(rng: random.Random, arrival: Arrival) -> Arrival:
+    """The frame with wrong octets: in the source MAC they do no harm, in the datagram they do."""
+    octets = bytearray(arrival.frame)
+    headers = _HEADERS[octets[14] >> 4]
+    match rng.randrange(4):
+        case 0:
+            return Arrival(arrival.frame, arrival.note, error=True)
+        case 1:
+            octets[rng.choice(_SOURCE_MAC)] ^= rng.randint(1, 255)
+            return Arrival(bytes(octets), f"{arrival.note}, harmless damage", arrival.placement)
+        case 2:
+            cut = rng.randrange(1, headers + 14)
+            return Arrival(bytes(octets[:cut]), f"{arrival.note}, cut")
+        case _:
+            # The CRC covers the datagram. What follows it in a short frame is padding.
+            length = int.from_bytes(octets[headers - 4 : headers - 2], "big") - 8
+            octets[headers + rng.randrange(length)] ^= rng.randint(1, 255)
+            return Arrival(bytes(octets), f"{arrival.note}, damaged")
+
+
+# Messages
+
+
+def random_message(
+    trial: Trial, rng: random.Random, earlier: Sequence[Segment] = ()
+) -> list[Segment]:
+    """The segments of a message; ``earlier`` ones may turn up in it again."""
+    kind = rng.choices(
+        (_mapped, _coarse, _unmapped, _write, _send, _empty, _astray, _again),
+        (40, 10, 8, 8, 18, 4, 6, 6),
+    )[0]
+    if kind is _again:
+        return _again(trial, rng, earlier)
+    return kind(trial, rng)
+
+
+def _octets(rng: random.Random) -> int:
+    kind = rng.choices(range(5), (20, 20, 40, 18, 2))[0]
+    ranges = ((1, 63), (64, 130), (64, 700), (700, 4000), (4000, 20000))
+    octets = rng.randint(*ranges[kind])
+    return octets if rng.random() < 0.7 else max(octets // 64 * 64, 1)
+
+
+def _place(trial: Trial, rng: random.Random, region: Region, octets: int) -> int:
+    """Where a message begins: anywhere, or mostly where others are too."""
+    room = region.length - octets
+    if not trial.crowded:
+        return rng.randint(0, room)
+    window = rng.choice((64, 600, 5000, room + 1))
+    offset = min(rng.randrange(window), room)
+    if rng.random() < 0.2:
+        offset = offset // 64 * 64
+    return room if rng.random() < 0.05 else offset
+
+
+def _record(trial: Trial, rng: random.Random, region: Region, granule: int) -> list[Segment]:
+    octets = min(_octets(rng), region.length)
+    fields: dict[str, int] = {}
+    if rng.random() < 0.3:
+        fields = {
+            "immediate_valid": rng.random() < 0.7,
+            "solicited": rng.random() < 0.5,
+            "immediate": rng.getrandbits(32),
+        }
+    plan = None
+    if rng.random() < 0.3 and octets > 1:
+        plan = _foreign_plan(rng, octets)
+    return trial.record(
+        region,
+        _place(trial, rng, region, octets),
+        octets,
+        path_mtu=min(62 + granule * rng.choice((1, 2, 3, 5, 22)), 1500),
+        granule=granule,
+        plan=plan,
+        **fields,
+    )
+
+
+def _foreign_plan(rng: random.Random, octets: int) -> list[tuple[int, int]]:
+    """Cut anywhere, at most 1400 octets each, some of them overlapping (P25)."""
+    cuts = set(rng.sample(range(1, octets), min(octets - 1, rng.randint(1, 6))))
+    cuts |= set(range(0, octets + 1, 1400)) | {octets}
+    edges = sorted(cuts)
+    plan = [(a, b - a) for a, b in zip(edges, edges[1:], strict=False)]
+    for _ in range(rng.choice((0, 0, 1, 3))):
+        start = rng.randrange(octets)
+        plan.append((start, rng.randint(1, min(octets - start, 1400))))
+    return plan
+
+
+def _mapped(trial: Trial, rng: random.Random) -> list[Segment]:
+    return _record(trial, rng, trial.mapped, 64)
+
+
+def _coarse(trial: Trial, rng: random.Random) -> list[Segment]:
+    return _record(trial, rng, trial.coarse, 256)
+
+
+def _unmapped(trial: Trial, rng: random.Random) -> list[Segment]:
+    return _record(trial, rng, rng.choice((trial.plain, trial.top)), 64)
+
+
+def _write(trial: Trial, rng: random.Random) -> list[Segment]:
+    region = rng.choice((trial.plain, trial.mapped, trial.top))
+    octets = rng.choice((0, rng.randint(1, 300), rng.randint(1, 1400)))
+    return [trial.write(region, _place(trial, rng, region, max(octets, 1)), octets)]
+
+
+def _send(trial: Trial, rng: random.Random) -> list[Segment]:
+    opcode = rng.choice((Opcode.SEND, Opcode.SEND_SOLICITED, Opcode.SEND_IMMEDIATE))
+    fields: dict[str, int] = {}
+    if opcode is Opcode.SEND_IMMEDIATE:
+        fields = {"immediate": rng.getrandbits(32), "immediate_valid": rng.random() < 0.5}
+    octets = rng.choice((0, rng.randint(1, 64), rng.randint(1, 140)))
+    return [trial.send(octets, opcode, **fields)]
+
+
+def _empty(trial: Trial, rng: random.Random) -> list[Segment]:
+    """Messages of no octets look at neither STag nor TO (P28)."""
+    (segment,) = trial.record(trial.mapped, 0, 0, plan=[(0, 0)])
+    return [_with(segment, stag=rng.getrandbits(32), to=rng.getrandbits(64))]
+
+
+def _astray(trial: Trial, rng: random.Random) -> list[Segment]:
+    """Good datagrams that must not be placed: P27, P29, and messages longer than they say."""
+    region = rng.choice((trial.mapped, trial.plain, trial.top, trial.coarse))
+    octets = rng.randint(1, 200)
+    offset = rng.choice((-1, region.length - octets + 1, region.length, -octets))
+    stag = rng.choice(
+        (region.stag, region.stag ^ 1, trial.foreign.stag, trial.local.stag, 9 << 8, 1 << 31)
+    )
+    to = region.base_to + (offset if stag == region.stag else 0) & (1 << 64) - 1
+    if rng.random() < 0.5:
+        return [trial.write(region, 0, octets, stag=stag, to=to)]
+    (segment,) = trial.record(region, 0, octets, plan=[(0, octets)])
+    if rng.random() < 0.3:
+        return [_with(segment, mlen=octets - 1)]
+    return [_with(segment, stag=stag, to=to)]
+
+
+def _again(trial: Trial, rng: random.Random, earlier: Sequence[Segment]) -> list[Segment]:
+    """The number of an earlier message, for another one (P26: and the other way about)."""
+    (first, *rest) = _record(trial, rng, trial.mapped, 64)
+    if not earlier:
+        return [first, *rest]
+    old = rng.choice(earlier)
+    if rng.random() < 0.5:
+        return [_with(item, msn=old.msn) for item in (first, *rest)]
+    if old.opcode is not Opcode.WRITE_RECORD:
+        return [old]
+    return [_with(old, msn=trial.next_msn()), old]
+
+
+def _with(segment: Segment, **fields: int) -> Segment:
+    return Segment(**vars(segment) | fields)
+
+
+# What the host does
+
+
+class RandomReceives:
+    """Posts receives to places of the stage's local region, each its own until they run out."""
+
+    def __init__(self, trial: Trial, rng: random.Random) -> None:
+        self._trial = trial
+        self._rng = rng
+        self._slot = 0
+        self._posted: dict[int, int] = {}
+
+    def some(self, qpn: int) -> Event:
+        requests = []
+        for _ in range(self._rng.randint(1, 4)):
+            if self._posted.get(qpn, 0) < 120:  # the ring has 128
+                self._posted[qpn] = self._posted.get(qpn, 0) + 1
+                requests.append(self._one())
+        return Receives(qpn, tuple(requests))
+
+    def _one(self) -> dict[str, int]:
+        trial, rng = self._trial, self._rng
+        places = trial.local.length // _RECEIVE_SLOT
+        place = self._slot % places * _RECEIVE_SLOT
+        self._slot += 1
+        length = rng.choice((_RECEIVE_SLOT, _RECEIVE_SLOT, 40, 1, 0))
+        match rng.randrange(12):
+            case 0:
+                return receive_wqe(trial.foreign, 0, 32)
+            case 1:
+                return receive_wqe(trial.local, trial.local.length - 7, 8)
+            case _:
+                return receive_wqe(trial.local, place + rng.randrange(8) * (length == 40), length)
+
+
+def _look(trial: Trial, rng: random.Random) -> list[tuple[float, Event]]:
+    return [(0.0, Look())]
+
+
+def _silence(trial: Trial, rng: random.Random) -> list[tuple[float, Event]]:
+    return [(0.0, Silence())]
+
+
+def _change(trial: Trial, rng: random.Random) -> list[tuple[float, Event]]:
+    """A QP that rests for a while, or a region whose key is another for a while (P29)."""
+    if rng.random() < 0.5:
+        table, row = Table.QP, rng.choice((1, 2, 8))
+        states = (QpState.ERROR, QpState.RTS)
+        before, after = ({"state": state} for state in states)
+    else:
+        table, row = Table.REGION, trial.plain.stag >> 8
+        before, after = ({"key": key} for key in (0x11, trial.plain.stag & 0xFF))
+    return [(0.0, Row(table, row, before)), (3 * rng.random(), Row(table, row, after))]
+
+
+if __name__ == "__main__":
+    sys.exit(run_command("sim_tb.messages", messages))

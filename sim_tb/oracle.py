@@ -1,0 +1,239 @@
+"""What must hold of a receiver whatever the model says: only what was sent is ever called valid.
+
+The oracle knows the good segments that were put on the wire, the receives that were posted and the
+memory that is the NIC's to write. It knows neither order nor tables nor trackers: it says less than
+the model, and shares nothing with it.
+"""
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import numpy as np
+
+from uwarp.contract import RECV_WQE, CqeFlag, Status
+from uwarp.wire import Opcode, Segment
+
+from .instant import Arena
+from .stage import Region
+
+__all__ = ["Name", "Oracle", "Placement"]
+
+
+class Name(NamedTuple):
+    """What names a message (device behaviour, 4.1)."""
+
+    qpn: int
+    source_ip: int
+    source_port: int
+    msn: int
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A good segment on the wire."""
+
+    name: Name
+    segment: Segment
+
+
+class Oracle:
+    """Watches one NIC's memory and completions.
+
+    Parameters
+    ----------
+    memory : of the NIC, with all its regions and rings allocated.
+    regions : what a peer may write, by index.
+    granules : octets of a granule of the regions that are mapped, by index.
+    rings : DMA addresses that hold completion queues.
+    """
+
+    def __init__(
+        self,
+        memory: Arena,
+        regions: dict[int, Region],
+        granules: dict[int, int],
+        rings: list[range],
+    ) -> None:
+        self._memory = memory
+        self._regions = regions
+        self._granules = granules
+        self._placements: list[Placement] = []
+        self._receives: dict[int, list[tuple[int, int, bool]]] = {}
+        self._begin = np.frombuffer(bytes(memory.octets), np.uint8)
+        self._may_change = np.zeros(len(memory.octets), bool)
+        for ring in rings:
+            self._allow(ring.start, len(ring))
+
+    def _allow(self, address: int, length: int) -> None:
+        start = address - self._memory.base
+        self._may_change[start : start + length] = True
+
+    def _octets(self, address: int, length: int) -> np.ndarray:
+        return np.frombuffer(self._memory.read(address, length), np.uint8)
+
+    # What goes in
+
+    def arrives(self, placement: Placement) -> None:
+        """A good segment is put on the wire."""
+        self._placements.append(placement)
+        segment = placement.segment
+        region = self._regions.get(segment.stag >> 8)
+        if not segment.tagged or region is None:
+            return
+        start = max(segment.to - region.base_to, 0)
+        end = min(segment.to + len(segment.payload) - region.base_to, region.length)
+        if start < end:
+            self._allow(region.dma + start, end - start)
+        if segment.opcode is Opcode.WRITE_RECORD and segment.mlen:
+            self._allow_map(region, segment)
+
+    def _allow_map(self, region: Region, segment: Segment) -> None:
+        granule = self._granules.get(segment.stag >> 8)
+        base = segment.to - segment.mo - region.base_to
+        if granule and 0 <= base <= base + segment.mlen <= region.length:
+            first, last = base // granule // 8, (base + segment.mlen - 1) // granule // 8
+            if last - first > 1:
+                self._allow(region.map_address + first + 1, last - first - 1)
+
+    def posted(self, qpn: int, place: int, wqe: bytes, address: int | None) -> None:
+        """A receive is posted: ``wqe`` at DMA address ``place``, its SGE at ``address`` if the
+        region allows it."""
+        self._allow(place, len(wqe))
+        length = RECV_WQE.unpack(wqe).sge0_length
+        if address is not None:
+            self._allow(address, length)
+        self._receives.setdefault(qpn, []).append((address or 0, length, address is not None))
+
+    # What comes out
+
+    def check(self, completions: list[SimpleNamespace]) -> None:
+        """New completions of all receive CQs, those of each in the order of its ring."""
+        mapped = [entry for entry in completions if entry.flags & CqeFlag.MAPPED]
+        for entry in completions:
+            if not entry.flags & CqeFlag.RECEIVE:
+                continue
+            if entry.opcode == Opcode.WRITE_RECORD:
+                self._check_record(entry, mapped)
+            else:
+                self._check_receive(entry)
+
+    def check_memory(self) -> None:
+        """Only what was the NIC's to write has changed."""
+        now = np.frombuffer(bytes(self._memory.octets), np.uint8)
+        wrong = np.flatnonzero((now != self._begin) & ~self._may_change)
+        assert not wrong.size, (
+            f"{wrong.size} octets changed that nobody wrote, the first at "
+            f"{self._memory.base + int(wrong[0]):#x}"
+        )
+
+    def _segments(self, entry: SimpleNamespace) -> list[Segment]:
+        name = Name(entry.qpn, entry.source_ip, entry.source_port, entry.msn)
+        found = [
+            item.segment
+            for item in self._placements
+            if item.name == name and item.segment.opcode == entry.opcode
+        ]
+        assert found, f"a completion of a message that nobody sent: {entry}"
+        return found
+
+    def _check_record(self, entry: SimpleNamespace, mapped: list[SimpleNamespace]) -> None:
+        own = self._segments(entry)
+        if not entry.flags & CqeFlag.MAPPED:
+            own = [item for item in own if item.to == entry.base_to and item.mlen == entry.mlen]
+            own = [item for item in own if len(item.payload) == entry.valid]
+            assert own, f"a completion of a datagram that nobody sent: {entry}"
+            valid = np.ones(entry.valid, bool)
+        else:
+            valid, sure = self._valid(entry, mapped)
+            assert int(valid.sum()) == entry.valid or not sure, f"{int(valid.sum())} in {entry}"
+            own = [item for item in own if item.to - item.mo == entry.base_to]
+        covered = np.zeros(len(valid), bool)
+        for item in own:
+            start = item.to - entry.base_to
+            covered[start : start + len(item.payload)] = True
+        wrong = np.flatnonzero(valid & ~covered)
+        assert not wrong.size, f"octet {wrong[0]} is called valid and never came: {entry}"
+        self._check_octets(entry, valid)
+
+    def _valid(
+        self, entry: SimpleNamespace, mapped: list[SimpleNamespace]
+    ) -> tuple[np.ndarray, bool]:
+        """The octets of a message that its map calls valid.
+
+        The second value is False if another message has since written some octet of the map; what
+        that octet says is then left out.
+        """
+        index = entry.stag >> 8
+        region, granule = self._regions[index], self._granules[index]
+
+        def inner(item: SimpleNamespace) -> range:
+            base = item.base_to - region.base_to
+            return range(base // granule // 8 + 1, (base + item.mlen - 1) // granule // 8)
+
+        base = entry.base_to - region.base_to
+        places = inner(entry)
+        first, last = places.start - 1, places.stop
+        octets = np.zeros(last - first + 1, np.uint8)
+        octets[0] = entry.head_map
+        octets[-1] = entry.tail_map
+        if len(places) > 0:
+            octets[1:-1] = self._octets(region.map_address + places.start, len(places))
+        sure = True
+        for other in mapped:
+            if other is not entry and other.stag >> 8 == index:
+                shared = range(
+                    max(places.start, inner(other).start), min(places.stop, inner(other).stop)
+                )
+                if len(shared):
+                    octets[shared.start - first : shared.stop - first] = 0
+                    sure = False
+        bits = np.unpackbits(octets, bitorder="little")
+        of_octet = np.arange(base, base + entry.mlen) // granule - 8 * first
+        return bits[of_octet].astype(bool), sure
+
+    def _check_octets(self, entry: SimpleNamespace, valid: np.ndarray) -> None:
+        """Each valid octet in memory is one that was sent for its place."""
+        region = self._regions.get(entry.stag >> 8)
+        if region is None or not len(valid):
+            return
+        now = self._octets(region.dma + entry.base_to - region.base_to, len(valid))
+        right = ~valid
+        for placement in self._placements:
+            item = placement.segment
+            if not item.tagged or item.stag >> 8 != entry.stag >> 8:
+                continue
+            start = max(item.to, entry.base_to)
+            end = min(item.to + len(item.payload), entry.base_to + len(valid))
+            if start < end:
+                here = slice(start - entry.base_to, end - entry.base_to)
+                sent = np.frombuffer(item.payload, np.uint8)[start - item.to : end - item.to]
+                right[here] |= now[here] == sent
+        wrong = np.flatnonzero(~right)
+        assert not wrong.size, f"octet {wrong[0]} is called valid and was not sent so: {entry}"
+
+    def _check_receive(self, entry: SimpleNamespace) -> None:
+        """A Send's octets are in the receive that its completion names.
+
+        If other receives lie there too, nothing can be said of its octets.
+        """
+        own = self._segments(entry)
+        receives = self._receives[entry.qpn]
+        address, length, allowed = receives[entry.wqe_index]
+        if entry.status != Status.SUCCESS:
+            assert entry.status == Status.LOC_PROT_ERR and entry.valid == 0, entry
+            return
+        assert entry.valid == entry.mlen <= length, f"{length} octets posted: {entry}"
+        if not entry.valid:
+            return
+        assert allowed, f"placed where the receive must not write: {entry}"
+        here = range(address, address + length)
+        for posted in self._receives.values():
+            for other, octets, permitted in posted:
+                if permitted and (other, octets) != (address, length):
+                    if other < here.stop and here.start < other + octets:
+                        return
+        if sum((address, length, True) in posted for posted in self._receives.values()) > 1:
+            return
+        now = self._memory.read(address, entry.valid)
+        assert now in [item.payload for item in own], f"not what was sent: {entry}"

@@ -1,0 +1,581 @@
+"""Random sequences of frames and of what the host does, on the gateware and on the model at once.
+
+A *trial* is made from a seed: a list of events. They are played on a NIC of the rtl form and on the
+model; after every look the two agree in counters, memory, maps and completions, and the oracle,
+which knows neither, finds nothing called valid that was not sent. A trial that fails is played
+again with fewer and fewer events, until none can be left out; what is reported is the command that
+plays those. See ``python -m sim_tb.messages --help``.
+
+Time decides whether a message closes as partial, and the two sides do not work at the same pace. So
+a trial with timeouts is a row of short *epochs*, in which none runs out on either side, with
+silences between them, in which all do. Silences are long to simulate: only one trial in
+``TIMED`` has timeouts at all.
+"""
+
+import argparse
+import itertools
+import random
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+from uwarp.contract import (
+    CQE,
+    RECV_WQE,
+    TICK_CYCLES,
+    Access,
+    Counter,
+    Parameters,
+    QpState,
+    Status,
+    Table,
+)
+from uwarp.device import DeviceError
+from uwarp.model import MemoryFault, Rnic
+from uwarp.wire import mapped_ipv4
+
+from .instant import InstantModel, RtlSide, finish, wire_cycles
+from .oracle import Oracle, Placement
+from .stage import ANY_OPCODE, LONG, PD, Region, Stage
+from .twin import Twin
+
+__all__ = [
+    "PARAMETERS",
+    "PROBE_IP",
+    "TIMED",
+    "TIMEOUT",
+    "Arrival",
+    "Event",
+    "Look",
+    "Outcome",
+    "Probe",
+    "Receives",
+    "Restart",
+    "Row",
+    "Silence",
+    "Trial",
+    "TrialFailed",
+    "gateware",
+    "investigate",
+    "parse_spans",
+    "play",
+    "play_scenario",
+    "run_command",
+    "shrink",
+]
+
+PARAMETERS = Parameters()  # those of the demo and of the benches: nothing more is compiled
+TIMED = 3
+TIMEOUT = 16  # ticks
+# Two epochs with a silence between them end before the name of a message that closed in the silence
+# is forgotten; a second silence later it is.
+EPOCH = 5 * TICK_CYCLES + TICK_CYCLES // 2
+SILENCE = (TIMEOUT + 2) * TICK_CYCLES
+_ROOM_TO_LOOK = 1500  # cycles of an epoch kept for registers
+PROBE_IP, PROBE_PD, PROBE_CQ = 0x0A09_0909, 7, 10
+_SMALL_CQ_LOG2 = 3
+_MOST_REPLAYS = 200
+_SHOWN = 100  # octets of a frame in a report
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A frame comes in. ``placement`` is the good segment in it, or None."""
+
+    frame: bytes
+    note: str
+    placement: Placement | None = None
+    error: bool = False
+
+
+@dataclass(frozen=True)
+class Receives:
+    """The host posts receives to a QP."""
+
+    qpn: int
+    requests: tuple[dict[str, int], ...]
+
+
+@dataclass(frozen=True)
+class Row:
+    """The host changes fields of a table's row."""
+
+    table: Table
+    row: int
+    fields: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Look:
+    """The host polls, and everything is compared."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Good messages to QP 10, ``count`` of them, that must complete with SUCCESS."""
+
+    receives: Receives
+    arrivals: tuple[Arrival, ...]
+    count: int
+
+
+@dataclass(frozen=True)
+class Silence:
+    """If there are timeouts, no frame until all of them have run out; then a look."""
+
+
+@dataclass(frozen=True)
+class Restart:
+    """A soft reset with messages open, so many cycles later, and the host begins anew (P32)."""
+
+    cycles: int
+
+
+Event = Arrival | Receives | Row | Look | Probe | Silence | Restart
+
+
+class Trial(Stage):
+    """The stage with more queue pairs, on a NIC and a model without a simulator's scheduler.
+
+    ====  ==========================================================
+    QP    what it is for, beside those of the stage
+    ====  ==========================================================
+    2     receives everything; timeout ``TIMEOUT``, or none; CQ 3
+    8     the same, with a CQ of 8 entries: CQ 8
+    9     listens to one UDP port; CQ 1
+    10    listens to ``PROBE_IP`` and has a region of its own; CQ 10
+    ====  ==========================================================
+    """
+
+    def __init__(self, nic: RtlSide | InstantModel, model: InstantModel, seed: int) -> None:
+        Twin.__init__(self, nic, model, PARAMETERS)
+        self.rng = random.Random(seed)
+        self.timed = seed % TIMED == 0
+        self.crowded = True  # messages are written where others are: for generators
+        self.stalled = False
+        self._msn = 0
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._rows: dict[tuple[Table, int], dict[str, int]] = {}
+
+    def allocate(self, octets: int, alignment: int = 64) -> int:
+        (address,) = {side.memory.allocate(octets) for side in self._sides}
+        return address
+
+    async def write_row(self, table: Table, row: int, **fields: int) -> None:
+        self._rows[table, row] = fields
+        await super().write_row(table, row, **fields)
+
+    async def change_row(self, table: Table, row: int, fields: dict[str, int]) -> None:
+        await self.write_row(table, row, **self._rows[table, row] | fields)
+
+    async def set_up(self) -> None:
+        await super().set_up()
+        await self.create_cq(8, _SMALL_CQ_LOG2)
+        row = {"pd": PD, "opcodes": ANY_OPCODE, "path_mtu": 1500}
+        row |= {"timeout": TIMEOUT if self.timed else LONG}
+        row |= {"state": QpState.RTS, "send_cq": 4, "rq_log2": 7}
+        await self.create_qp(2, **row, recv_cq=3)
+        await self.create_qp(8, **row, recv_cq=8)
+        await self.create_qp(9, **row | {"timeout": LONG, "recv_cq": 1}, peer_port=9009)
+        await self.create_cq(PROBE_CQ, 6)
+        row |= {"timeout": LONG, "recv_cq": PROBE_CQ, "pd": PROBE_PD}
+        peer = {"peer_ip": mapped_ipv4(PROBE_IP), "peer_mask": (1 << 128) - 1}
+        await self.create_qp(10, **row | peer)
+        for qpn in (8, 9, 10):
+            await self.open_port(self.port(qpn), qpn)
+        write = Access.LOCAL_WRITE | Access.REMOTE_WRITE
+        self.probe = await self.register(
+            10, 1 << 13, write, base_to=0x77_0000, pd=PROBE_PD, map_base=8192
+        )
+        self.synchronise()
+
+    @property
+    def regions(self) -> dict[int, Region]:
+        """What a peer may write, by index."""
+        every = (self.mapped, self.plain, self.top, self.coarse, self.probe)
+        return {region.stag >> 8: region for region in every}
+
+    def synchronise(self) -> None:
+        """Bring the model's time up to the NIC's."""
+        finish(self.model.wait(max(0, self.nic.time - self.model.time)))
+
+    def oracle(self) -> Oracle:
+        """For the memory as it is now."""
+        granules = {self.mapped.stag >> 8: 64, self.coarse.stag >> 8: 256, self.probe.stag >> 8: 64}
+        rings = [self.queue_range(cq) for cq in self._queues]
+        return Oracle(self.nic.memory, self.regions, granules, rings)
+
+    def completions_of_nic(self) -> list[SimpleNamespace]:
+        """The NIC's new completions, those of each CQ in the order of its ring."""
+        queues = self._queues.values()
+        return [CQE.from_int(e) for queue in queues for e in queue.entries(self.nic.memory)]
+
+    def receive_place(self, qpn: int) -> int:
+        """DMA address of the next receive WQE."""
+        ring = self._receive_rings[qpn]
+        return ring.address + RECV_WQE.size * (ring.producer & (1 << ring.log2) - 1)
+
+    def receive_address(self, request: dict[str, int]) -> int | None:
+        """DMA address of a receive's SGE, or None if it must not be written."""
+        for region in (*self.regions.values(), self.local):
+            if region.stag == request["sge0_lkey"]:
+                offset = request["sge0_addr"] - region.base_to
+                if 0 <= offset <= offset + request["sge0_length"] <= region.length:
+                    return region.dma + offset
+        return None
+
+
+@dataclass
+class Outcome:
+    """What became of a trial."""
+
+    frames: int = 0
+    completions: int = 0
+    counters: dict[Counter, int] = field(default_factory=lambda: dict.fromkeys(Counter, 0))
+
+    def add(self, other: "Outcome") -> None:
+        self.frames += other.frames
+        self.completions += other.completions
+        for counter, value in other.counters.items():
+            self.counters[counter] += value
+
+
+class _Player:
+    """Plays events on a trial."""
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial = trial
+        self.oracle = trial.oracle()
+        self.outcome = Outcome()
+        self._epoch = trial.nic.time
+        self._of_probe: list[SimpleNamespace] = []
+
+    async def play(self, event: Event) -> None:
+        trial = self.trial
+        match event:
+            case Arrival():
+                await self._make_room(wire_cycles(event.frame))
+                trial.receive(event.frame, error_beat=0 if event.error else None)
+                if event.placement is not None:
+                    self.oracle.arrives(event.placement)
+                self.outcome.frames += 1
+            case Receives():
+                await self._pause()
+                for request in event.requests:
+                    self.oracle.posted(
+                        event.qpn,
+                        trial.receive_place(event.qpn),
+                        RECV_WQE.pack(**request),
+                        trial.receive_address(request),
+                    )
+                    await trial.post_receive(event.qpn, request)
+            case Row():
+                await self._pause()
+                await trial.change_row(event.table, event.row, event.fields)
+            case Look():
+                await self._make_room(_ROOM_TO_LOOK)
+                await self.look()
+            case Probe():
+                self._of_probe = []
+                for part in (event.receives, *event.arrivals):
+                    await self.play(part)
+                await self._make_room(_ROOM_TO_LOOK)
+                await self.look()
+                found = [entry.status for entry in self._of_probe]
+                assert found == [Status.SUCCESS] * event.count, (
+                    f"CQ {PROBE_CQ} has {found}, not {event.count} good completions"
+                )
+            case Silence():
+                await self._be_silent()
+            case Restart():
+                await self._restart(event)
+
+    async def _make_room(self, cycles: int) -> None:
+        """Be silent if the epoch has no room left for what takes so long."""
+        trial = self.trial
+        if not trial.timed:
+            return
+        if max(trial.nic.time, trial.nic.wire_free) + cycles + _ROOM_TO_LOOK > self._epoch + EPOCH:
+            await self._be_silent()
+
+    async def _pause(self) -> None:
+        """Let all that has arrived have its effects, before the host does something."""
+        await self._make_room(_ROOM_TO_LOOK)
+        await self.trial.nic.delivered()
+        await self.trial.settle()
+
+    async def _be_silent(self) -> None:
+        trial = self.trial
+        await trial.nic.delivered()
+        await trial.settle()
+        trial.synchronise()
+        if trial.timed:
+            await trial.wait(SILENCE)
+            trial.synchronise()
+        self._epoch = trial.nic.time
+        await self.look()
+
+    async def look(self) -> None:
+        """Compare everything and consume completions."""
+        trial = self.trial
+        await trial.nic.delivered()
+        await trial.settle()
+        self._check_faults()
+        found = trial.completions_of_nic()
+        self._of_probe += (await trial.check())[PROBE_CQ]
+        self.oracle.check(found)
+        self.oracle.check_memory()
+        self.outcome.completions += len(found)
+
+    def _check_faults(self) -> None:
+        faults = self.trial.nic.faults()
+        assert not faults, f"{faults[0]} (the first of {len(faults)})"
+        faults = self.trial.model.faults()
+        assert not faults, f"the model: {faults[0]}"
+
+    async def _restart(self, event: Restart) -> None:
+        trial = self.trial
+        await trial.nic.wait(event.cycles)
+        await self._add_counters()
+        await trial.reset()
+        for side in (trial.nic, trial.model):
+            side.memory.release()
+        await trial.nic.delivered()
+        await trial.set_up()
+        self.oracle = trial.oracle()
+        self._epoch = trial.nic.time
+
+    async def _add_counters(self) -> None:
+        for counter, value in (await self.trial.counters(self.trial.nic)).items():
+            self.outcome.counters[counter] += value
+
+    async def end(self) -> Outcome:
+        await self._be_silent()
+        await self._add_counters()
+        return self.outcome
+
+
+Generator = Callable[[Trial, random.Random], list[Event]]
+"""Makes the events of a trial; all that is random in them comes from the given generator."""
+
+Opponent = Callable[[int], RtlSide | InstantModel]
+"""Makes the NIC that is tried, from a seed."""
+
+
+def gateware(seed: int) -> RtlSide:
+    """A NIC of the rtl form, before a memory whose speed is the seed's."""
+    rng = random.Random(seed)
+    latencies = {"read_latency": rng.choice((0, 8, 40, 156)), "write_latency": rng.choice((0, 8, 90))}
+    return RtlSide(PARAMETERS, seed, **latencies)
+
+
+def play(
+    generate: Generator,
+    seed: int,
+    keep: Iterable[int] | None = None,
+    *,
+    events: Sequence[Event] | None = None,
+    opponent: Opponent = gateware,
+    reference: type[Rnic] = Rnic,
+    watch: Callable[[InstantModel], None] | None = None,
+) -> Outcome:
+    """Play the trial of a seed, or those events of it whose numbers are in ``keep``.
+
+    Parameters
+    ----------
+    events : what the generator makes of the seed, if that is known already.
+    reference : the model.
+    watch : is given the model before anything happens.
+
+    Raises
+    ------
+    AssertionError, DeviceError
+        If the NIC does not do as the model, or as the oracle says.
+    """
+    nic = opponent(seed)
+    try:
+        model = InstantModel(PARAMETERS, seed, reference)
+        if watch is not None:
+            watch(model)
+        trial = Trial(nic, model, seed)
+        finish(trial.set_up())
+        player = _Player(trial)
+        if events is None:
+            events = generate(trial, random.Random(seed))
+        for number in range(len(events)) if keep is None else sorted(set(keep)):
+            finish(player.play(events[number]))
+        return finish(player.end())
+    finally:
+        nic.close()
+
+
+_FAILURES = (AssertionError, DeviceError, MemoryFault)
+
+
+def shrink(fails: Callable[[Sequence[int]], bool], items: Sequence[int]) -> list[int]:
+    """The fewest of ``items`` that still fail, as far as leaving out parts of them finds it.
+
+    Parts are halved until they are single items (delta debugging), at most ``_MOST_REPLAYS`` tries.
+    """
+    kept, parts, tries = list(items), 2, 0
+    while len(kept) > 1 and tries < _MOST_REPLAYS:
+        size = -(-len(kept) // parts)
+        for start in range(0, len(kept), size):
+            rest = kept[:start] + kept[start + size :]
+            tries += 1
+            if rest and fails(rest):
+                kept, parts = rest, max(parts - 1, 2)
+                break
+        else:
+            if size == 1:
+                break
+            parts = min(2 * parts, len(kept))
+    return kept
+
+
+Scenario = Callable[[Trial], Awaitable[object]]
+
+
+def play_scenario(
+    scenario: Scenario,
+    seed: int,
+    *,
+    watch: Callable[[InstantModel], None] | None = None,
+    **latencies: int,
+) -> object:
+    """Run a scenario of the benches on a NIC of the rtl form; returns what it returns."""
+    nic = RtlSide(PARAMETERS, seed, **latencies)
+    try:
+        model = InstantModel(PARAMETERS, seed)
+        if watch is not None:
+            watch(model)
+        trial = Trial(nic, model, seed)
+        finish(trial.set_up())
+        return finish(scenario(trial))
+    finally:
+        nic.close()
+
+
+class TrialFailed(AssertionError):
+    """A trial failed; the text says how, and how to play it again."""
+
+
+def investigate(
+    generate: Generator,
+    seed: int,
+    command: str,
+    keep: Sequence[int] | None = None,
+    *,
+    opponent: Opponent = gateware,
+    reference: type[Rnic] = Rnic,
+    watch: Callable[[InstantModel], None] | None = None,
+) -> Outcome:
+    """Play a trial; if it fails, shrink it first.
+
+    Parameters
+    ----------
+    command : plays the trials of this generator, if ``--seed`` and ``--keep`` are added.
+
+    Raises
+    ------
+    TrialFailed
+    """
+    events = events_of(generate, seed)
+    sides = {"events": events, "opponent": opponent, "reference": reference}
+    try:
+        return play(generate, seed, keep, **sides, watch=watch)
+    except _FAILURES:
+        pass
+    last: dict[tuple[int, ...], BaseException] = {}
+
+    def fails(numbers: Sequence[int]) -> bool:
+        try:
+            play(generate, seed, numbers, **sides)
+        except _FAILURES as error:
+            last[tuple(numbers)] = error
+            return True
+        return False
+
+    whole = list(range(len(events))) if keep is None else sorted(set(keep))
+    if not fails(whole):
+        raise TrialFailed(f"seed {seed} fails, but not always: {command} --seed {seed}")
+    kept = shrink(fails, whole)
+    error = last[tuple(kept)]
+    lines = [
+        f"seed {seed}: {type(error).__name__}: {error}",
+        f"{len(kept)} of {len(events)} events are enough:",
+        *(f"  {number}: {_describe(events[number])}" for number in kept),
+        f"again: {command} --seed {seed} --keep {_spans(kept)}",
+    ]
+    raise TrialFailed("\n".join(lines)) from error
+
+
+def events_of(generate: Generator, seed: int) -> list[Event]:
+    """The events of a seed: the same whatever NIC they are for."""
+    trial = Trial(InstantModel(PARAMETERS, seed), InstantModel(PARAMETERS, seed), seed)
+    finish(trial.set_up())
+    return generate(trial, random.Random(seed))
+
+
+def _describe(event: Event) -> str:
+    match event:
+        case Arrival():
+            flagged = ", flagged by the MAC" if event.error else ""
+            more = "..." if len(event.frame) > _SHOWN else ""
+            shown = event.frame[:_SHOWN].hex() + more
+            return f"{event.note}{flagged}, {len(event.frame)} octets: {shown}"
+        case Probe():
+            return f"probe: {event.count} good messages in {len(event.arrivals)} frames"
+        case _:
+            return repr(event)
+
+
+def _spans(numbers: Sequence[int]) -> str:
+    """Numbers as text: ``1,4-7``."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+
+
+def parse_spans(text: str) -> list[int]:
+    """The reverse of what a report prints. Raises ValueError."""
+    numbers: list[int] = []
+    for span in text.split(","):
+        first, _, last = span.partition("-")
+        numbers += range(int(first), int(last or first) + 1)
+    return numbers
+
+
+def run_command(name: str, generate: Generator, arguments: Sequence[str] | None = None) -> int:
+    """The command line of a generator: ``python -m NAME``. Returns the exit status."""
+    parser = argparse.ArgumentParser(prog=f"python -m {name}", description=generate.__doc__)
+    parser.add_argument("--seed", type=int, default=1, help="of the first trial (default: 1)")
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--count", type=int, help="how many trials (default: 1)")
+    group.add_argument("--seconds", type=float, help="trials of one seed after another, for so long")
+    group.add_argument("--keep", type=parse_spans, help="only these events of the one seed: 1,4-7")
+    options = parser.parse_args(arguments)
+    begin = time.monotonic()
+    total = Outcome()
+    for seed in itertools.count(options.seed):
+        try:
+            outcome = investigate(generate, seed, f"python -m {name}", options.keep)
+        except TrialFailed as error:
+            print(error, file=sys.stderr)
+            return 1
+        total.add(outcome)
+        trials = seed - options.seed + 1
+        if options.seconds is None and trials >= (options.count or 1):
+            break
+        if options.seconds is not None and time.monotonic() - begin >= options.seconds:
+            break
+    print(f"{trials} trials, {total.frames} frames, {total.completions} completions: all alike")
+    return 0

@@ -1,0 +1,194 @@
+"""Random sequences of messages on the gateware, the model and the oracle; and that a fault is found.
+
+Trial by trial: ``python -m sim_tb.messages --seed N``. A failure prints the command that replays
+what is left of it after shrinking. P9, P20 to P28 turn up in them at random; P12 by the latencies
+of memory, which are the seed's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from sim_tb.fuzz import fuzz
+from sim_tb.instant import InstantModel
+from sim_tb.messages import messages
+from sim_tb.trials import (
+    PARAMETERS,
+    Generator,
+    TrialFailed,
+    investigate,
+    parse_spans,
+    play,
+    shrink,
+)
+from uwarp.contract import Counter
+from uwarp.device import build
+from uwarp.model import Rnic
+from uwarp.model.closed import ClosedMessages, Kind, MessageName
+from uwarp.model.trackers import Tracker, Trackers
+
+
+def investigated(generate: Generator, name: str, seed: int) -> None:
+    try:
+        outcome = investigate(generate, seed, f"python -m sim_tb.{name}")
+    except build.MissingToolError as error:
+        pytest.skip(str(error))
+    counters = outcome.counters
+    assert counters[Counter.DROP_OVERFLOW] == 0
+    assert outcome.frames >= 50 and outcome.completions >= 5
+
+
+@pytest.mark.parametrize("seed", range(1, 13))
+def test_p20_p21_p22_p25_p26_messages(seed: int) -> None:
+    investigated(messages, "messages", seed)
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_p3_p4_p13_p31_fuzz(seed: int) -> None:
+    investigated(fuzz, "fuzz", seed)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("hundred", range(1, 11))
+def test_long_messages(hundred: int) -> None:
+    for seed in range(100 * hundred, 100 * hundred + 100):
+        investigated(messages, "messages", seed)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("hundred", range(1, 11))
+def test_long_fuzz(hundred: int) -> None:
+    for seed in range(100 * hundred, 100 * hundred + 100):
+        investigated(fuzz, "fuzz", seed)
+
+
+# Faults that a trial must find. Each is put into the model, which then plays the NIC.
+
+
+class Faulty(Rnic):
+    """The model with one method of one of its parts made wrong."""
+
+    part = ""
+    wrong: type
+
+    def soft_reset(self) -> None:
+        super().soft_reset()
+        getattr(self, self.part).__class__ = self.wrong
+
+
+class _Generous(Trackers):
+    """Marks a granule of which the beginning is missing."""
+
+    def mark(self, tracker: Tracker, to: int, octets: int) -> None:
+        more = (to - tracker.region.base_to) % 64 if to > tracker.base else 0
+        super().mark(tracker, to - more, octets + more)
+
+
+class _Overtaking(Trackers):
+    """Leaves a message open that another one is written over."""
+
+    def close_overlapping(self, stag: int, base: int, end: int) -> None:
+        pass
+
+
+class _Forgetful(ClosedMessages):
+    """Takes late segments for a new message."""
+
+    def remembers(self, name: MessageName, kind: Kind, timeout: int) -> bool:
+        return False
+
+
+class OverReporting(Faulty):
+    part, wrong = "_trackers", _Generous
+
+
+class OverWriting(Faulty):
+    part, wrong = "_trackers", _Overtaking
+
+
+class Forgetting(Faulty):
+    part, wrong = "_receiver", object
+
+    def soft_reset(self) -> None:
+        Rnic.soft_reset(self)
+        self._receiver._closed.__class__ = _Forgetful
+
+
+class Miscounting(Rnic):
+    """Counts frames of 64 octets twice."""
+
+    def receive(self, frame: bytes, error: bool = False) -> None:
+        super().receive(frame, error)
+        if len(frame) % 64 == 0:
+            self.counters[Counter.RX_FRAMES] += 1
+
+
+class Straying(Rnic):
+    """Writes an octet behind what it places, wherever that is."""
+
+    def receive(self, frame: bytes, error: bool = False) -> None:
+        before = self.counters[Counter.RX_PLACED]
+        super().receive(frame, error)
+        if self.counters[Counter.RX_PLACED] > before and len(frame) > 400:
+            region = self._tables.regions[2]
+            self.memory.write(region.dma_addr + region.length, b"!")
+
+
+class Deaf(Rnic):
+    """Hears nothing more after a frame that is too long."""
+
+    deaf = False
+
+    def receive(self, frame: bytes, error: bool = False) -> None:
+        if not self.deaf:
+            super().receive(frame, error)
+        self.deaf |= len(frame) > 9014
+
+
+def play_faulty(fault: type[Rnic]) -> Callable[[int], InstantModel]:
+    return lambda seed: InstantModel(PARAMETERS, seed, fault)
+
+
+@pytest.mark.parametrize(
+    ("fault", "generate", "most"),
+    [
+        (OverReporting, messages, 2),
+        (OverWriting, messages, 3),
+        (Forgetting, messages, 3),
+        (Miscounting, messages, 1),
+        (Straying, messages, 1),
+        (Deaf, fuzz, 2),
+    ],
+)
+def test_a_fault_is_found_and_shrunk(fault: type[Rnic], generate: Generator, most: int) -> None:
+    opponent = play_faulty(fault)
+    for seed in range(1, 20):
+        try:
+            investigate(generate, seed, "again", opponent=opponent)
+        except TrialFailed as failure:
+            report = str(failure)
+            break
+    else:
+        pytest.fail("no trial finds it")
+    kept = parse_spans(report.rsplit("--keep ", 1)[1])
+    assert f"again --seed {seed} --keep" in report
+    assert len(kept) <= most, report
+    with pytest.raises((AssertionError, Exception)):
+        play(generate, seed, kept, opponent=opponent)
+    play(generate, seed, kept, opponent=play_faulty(Rnic))
+
+
+def test_the_oracle_needs_no_model() -> None:
+    """A model that is as wrong as the NIC hides nothing from it."""
+    with pytest.raises(AssertionError, match="is called valid"):
+        for seed in range(1, 20):
+            play(messages, seed, opponent=play_faulty(OverReporting), reference=OverReporting)
+
+
+def test_shrink_finds_what_matters() -> None:
+    def fails(kept: object) -> bool:
+        return {17, 40, 41} <= set(kept)  # type: ignore[call-overload]
+
+    assert shrink(fails, range(100)) == [17, 40, 41]
