@@ -177,7 +177,7 @@ class CQ(Resource):
         ticks = -int(-cq_period * clock // (TICK_CYCLES * 1_000_000))
         if not 0 <= cq_count <= 0xFFFF:
             raise refuse(f"cq_count is {cq_count}; it takes 0 to 65535")
-        if not 0 <= ticks <= 0xFFFF:
+        if cq_period < 0 or ticks > 0xFFFF:
             most = 0xFFFF * TICK_CYCLES * 1_000_000 // clock
             raise refuse(f"cq_period is {cq_period}; it takes 0 to {most}")
         if cq_count > self.cqe and not ticks:
