@@ -12,7 +12,7 @@ import cocotb
 
 from uwarp.wire import Opcode
 
-from . import faults, headers, hosting, receiving, sending
+from . import faults, headers, hosting, receiving, sending, trouble
 from .sides import GatewareSide
 from .stage import Stage, host_memories
 
@@ -86,6 +86,12 @@ async def small_messages(dut, stalled):
 @_stalls
 async def received_sends(dut, stalled):
     await _play(dut, stalled, receiving.received_sends)
+
+
+@_test
+@_stalls
+async def long_sends(dut, stalled):
+    await _play(dut, stalled, receiving.long_sends, 40 if SOAK else 2 if stalled else 6)
 
 
 @_test
@@ -216,3 +222,33 @@ async def broken_memory(dut):
 @_stalls
 async def order_of_writes(dut, stalled):
     await _play(dut, stalled, hosting.order_of_writes)
+
+
+@_test
+@_stalls
+async def event_ring(dut, stalled):
+    await _play(dut, stalled, trouble.event_ring)
+
+
+@_test
+@_stalls
+async def snapshot(dut, stalled):
+    await _play(dut, stalled, trouble.snapshot)
+
+
+@_test
+@_stalls
+async def closing(dut, stalled):
+    await _play(dut, stalled, trouble.closing)
+
+
+@_test
+@_stalls
+async def failing_memory(dut, stalled):
+    await _play(dut, stalled, trouble.failing_memory)
+
+
+@_test
+@_stalls
+async def moderation(dut, stalled):
+    await _play(dut, stalled, trouble.moderation)

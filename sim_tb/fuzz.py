@@ -110,9 +110,9 @@ def _repaired(frame: bytes, *, crc: bool = True, udp: bool = True, ip: bool = Tr
         start = layers.udp
         length = int.from_bytes(octets[start + 4 : start + 6], "big")
         end = start + length
-        if 8 + CRC_OCTETS < length and end <= len(octets) and crc:
+        if length > 8 + CRC_OCTETS and end <= len(octets) and crc:
             octets[start + 8 : end] = append_crc(bytes(octets[start + 8 : end - CRC_OCTETS]))
-        if 8 <= length and end <= len(octets) and udp:
+        if length >= 8 and end <= len(octets) and udp:
             octets[start + 6 : start + 8] = bytes(2)
             place = layers.ip + (8 if layers.six else 12)
             addresses = bytes(octets[place : place + (32 if layers.six else 8)])
@@ -188,7 +188,9 @@ def _placement(trial: Trial, frame: bytes) -> Placement | None:
     if layers.ip is None or layers.udp is None:
         return None
     start = layers.udp
-    source, dest, length = (int.from_bytes(frame[start + n : start + n + 2], "big") for n in (0, 2, 4))
+    source, dest, length = (
+        int.from_bytes(frame[start + n : start + n + 2], "big") for n in (0, 2, 4)
+    )
     place, size = (layers.ip + 8, 16) if layers.six else (layers.ip + 12, 4)
     address = int.from_bytes(frame[place : place + size], "big")
     qpn = next((qpn for qpn in range(1, 11) if trial.port(qpn) == dest), None)
@@ -255,7 +257,9 @@ def _set_lengths(rng: random.Random, frame: bytes, pool: list[bytes]) -> tuple[b
         return frame, "no length to set"
     octets = bytearray(frame)
     now = int.from_bytes(octets[layers.udp + 4 : layers.udp + 6], "big")
-    length = max(0, rng.choice((now - rng.randint(1, 40), now + rng.randint(1, 40), rng.randrange(60))))
+    length = max(
+        0, rng.choice((now - rng.randint(1, 40), now + rng.randint(1, 40), rng.randrange(60)))
+    )
     header = layers.udp - layers.ip
     place, total = (layers.ip + 4, length) if layers.six else (layers.ip + 2, length + header)
     octets[layers.udp + 4 : layers.udp + 6] = min(length, 0xFFFF).to_bytes(2, "big")

@@ -10,6 +10,7 @@ from .stage import SHORT, Region, Stage
 __all__ = [
     "every_length",
     "large_messages",
+    "long_sends",
     "received_sends",
     "small_messages",
     "tracker_rules",
@@ -146,6 +147,58 @@ async def received_sends(stage: Stage) -> None:
         await stage.deliver([stage.frame(segment) for segment in arrivals])
         completions = (await stage.check())[1]
         assert [entry.valid for entry in completions] == [100, 64, 0]
+
+
+async def long_sends(stage: Stage, rounds: int) -> None:
+    """Sends of several datagrams from two peers to one QP, with loss, duplicates, any order.
+
+    One is cut across granules and never completes, one has no map to go to, one finds too short a
+    receive, one contradicts itself.
+    """
+    rng = stage.rng
+    for number in range(rounds):
+        loss = 0.0 if number % 2 else 0.2
+        step = 0x1000
+        await stage.post_receive(
+            2, *(receive_wqe(stage.mapped, step * slot, 4000) for slot in range(4))
+        )
+        messages = [
+            stage.long_send(rng.randint(1500, 4000), opcode, immediate=rng.getrandbits(32))
+            for opcode in (Opcode.SEND, Opcode.SEND_SOLICITED, Opcode.SEND_IMMEDIATE)
+        ]
+        messages.append(stage.long_send(3000, cut=1000))
+        # The first datagram of each to arrive takes a receive; then the rest, in any order.
+        frames = [
+            stage.frame(segment, 2, source_port=77 + index % 2)
+            for index, message in enumerate(messages)
+            for segment in impaired(rng, message, loss, 0.2)
+        ]
+        await stage.deliver(rng.sample(frames, len(frames)))
+        await stage.settle()
+        await stage.wait((SHORT + 2) * _TICK)
+        completions = (await stage.check())[3]
+        assert all(entry.flags & CqeFlag.MAPPED for entry in completions)
+        assert [entry.status for entry in completions].count(Status.PARTIAL) >= 1
+        if not loss:
+            assert len(completions) == 4
+            assert [entry.status for entry in completions].count(Status.SUCCESS) == 3
+
+        # What stays posted is taken by messages of one datagram.
+        await stage.deliver([stage.frame(stage.send(10), 2) for _ in range(4 - len(completions))])
+        assert len((await stage.check())[3]) == 4 - len(completions)
+
+    await stage.post_receive(1, receive_wqe(stage.plain, 0, 4000), receive_wqe(stage.mapped, 1, 90))
+    unmapped, taken = stage.long_send(3000), stage.send(4000)
+    unaligned, too_long = stage.long_send(80, cut=40), stage.long_send(3000)
+    for segments in (unmapped, [taken], unaligned, too_long):
+        await stage.deliver([stage.frame(segment) for segment in segments])
+    liar = stage.long_send(3000)
+    await stage.post_receive(1, receive_wqe(stage.mapped, 0, 3000))
+    await stage.deliver([stage.frame(stage.send(50)), stage.frame(liar[0])])
+    other = stage.long_send(3001, msn=liar[0].msn)
+    await stage.deliver([stage.frame(segment) for segment in (*other, *liar[1:])])
+    completions = (await stage.check())[1]
+    assert [entry.valid for entry in completions] == [4000, 50, 3000]
 
 
 async def tracker_rules(stage: Stage) -> None:

@@ -118,12 +118,19 @@ class Stage(Twin):
         granule_log2: int = 6,
         alignment: int = 64,
         skew: int = 0,
+        at: int | None = None,
+        map_at: int | None = None,
     ) -> Region:
-        """Write a region's row; ``skew`` octets off the alignment in memory."""
+        """Write a region's row; ``skew`` octets off the alignment in memory.
+
+        ``at`` and ``map_at`` are DMA addresses for octets and map instead of fresh memory.
+        """
         key = 0xA0 + index
-        dma = self.allocate(length + skew, alignment) + skew
+        dma = self.allocate(length + skew, alignment) + skew if at is None else at
         mapped = map_base is not None
-        map_address = self.allocate((length >> granule_log2) // 8 + 8, 8) if mapped else 0
+        map_address = map_at or 0
+        if mapped and map_at is None:
+            map_address = self.allocate((length >> granule_log2) // 8 + 8, 8)
         await self.write_row(
             Table.REGION,
             index,
@@ -169,6 +176,29 @@ class Stage(Twin):
     def send(self, octets: int, opcode: Opcode = Opcode.SEND, **fields) -> Segment:
         given = {"msn": self.next_msn(), "mlen": octets}
         return Segment(opcode=opcode, payload=self.rng.randbytes(octets), **given | fields)
+
+    def long_send(
+        self, octets: int, opcode: Opcode = Opcode.SEND, *, cut: int | None = None, **fields
+    ) -> list[Segment]:
+        """The segments of a Send of random octets, cut by the rule or into pieces of ``cut``."""
+        content = self.rng.randbytes(octets)
+        if cut is None:
+            plan = list(segments(opcode, octets, 1500))
+        else:
+            plan = [(mo, min(cut, octets - mo)) for mo in range(0, octets, cut)]
+        if opcode is not Opcode.SEND_IMMEDIATE:
+            fields.pop("immediate", None)
+        given = {"msn": self.next_msn(), "mlen": octets} | fields
+        return [
+            Segment(
+                opcode=opcode,
+                mo=mo,
+                last=mo + length == octets,
+                payload=content[mo : mo + length],
+                **given,
+            )
+            for mo, length in plan
+        ]
 
     def record(
         self,

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from uwarp.contract import (
     CQE,
     DROPS,
+    EVENT,
     RECV_WQE,
     SEND_WQE,
     TABLES,
@@ -95,6 +96,7 @@ class Twin:
         self._send_rings: dict[int, _Ring] = {}
         self._receive_rings: dict[int, _Ring] = {}
         self._ports_taken: set[tuple[int, int]] = set()
+        self._event_ring = range(0)
         self._settled = dict.fromkeys(Counter, 0)
 
     # Registers, memory and time
@@ -159,6 +161,24 @@ class Twin:
         self._queues[cq] = queue
         await self.write_row(Table.CQ, cq, valid=1, log2=log2, addr=queue.address)
 
+    async def create_event_ring(self, log2: int) -> None:
+        octets = EVENT.size << log2
+        address = self.allocate(octets)
+        self.poke(address, bytes(octets))
+        self._event_ring = range(address, address + octets)
+        await self.write_register(Register.EVENT_ADDR_LOW, address & 0xFFFF_FFFF)
+        await self.write_register(Register.EVENT_ADDR_HIGH, address >> 32)
+        await self.write_register(Register.EVENT_RING, 1 << 8 | log2)
+
+    def events(self, side: Side) -> list[SimpleNamespace]:
+        """The event ring as it stands, without times."""
+        found = []
+        for place in self._event_ring[:: EVENT.size]:
+            event = EVENT.unpack(side.memory.read(place, EVENT.size))
+            event.time = 0
+            found.append(event)
+        return found
+
     async def create_qp(
         self, qpn: int, *, sq_log2: int = 6, rq_log2: int = 6, **fields: int
     ) -> None:
@@ -195,8 +215,9 @@ class Twin:
     async def _ring(self, doorbell: Doorbell, page: int, ring: _Ring) -> None:
         await self.write32(doorbell_address(doorbell, page), ring.producer & 0xFFFF_FFFF)
 
-    async def arm(self, cq: int) -> None:
-        await self.write32(doorbell_address(Doorbell.CQ_ARM, cq), self._queues[cq].consumer)
+    async def arm(self, cq: int, *, solicited: bool = False) -> None:
+        doorbell = Doorbell.CQ_ARM_SOLICITED if solicited else Doorbell.CQ_ARM
+        await self.write32(doorbell_address(doorbell, cq), self._queues[cq].consumer)
 
     def queue_range(self, cq: int) -> range:
         """DMA addresses of a completion queue's ring."""
@@ -277,6 +298,9 @@ class Twin:
         for word in range(-(-self.parameters.n_cq // 32)):
             await self.read32(Register.IRQ_STATUS.at(word))
         assert self.nic.irq == self.model.irq, f"interrupt is {self.nic.irq}"
+        await self.read32(Register.EVENT_STATUS.address)
+        found_events, expected_events = self.events(self.nic), self.events(self.model)
+        assert found_events == expected_events, f"events {found_events}, not {expected_events}"
         self._check_frames()
         self._check_memory()
         return {number: await self._consume(number) for number in self._queues}
@@ -299,11 +323,13 @@ class Twin:
             assert len(found) == len(expected), f"{len(found)} frames, not {len(expected)}"
 
     def _check_memory(self) -> None:
-        """All of it but the CQ rings, whose slots hold the time."""
+        """All of it but the rings of CQs and events, whose entries hold the time."""
         found, expected = (bytearray(side.memory.octets) for side in self._sides)
-        for queue in self._queues.values():
-            start = queue.address - self.model.memory.base
-            found[start : start + queue.octets] = expected[start : start + queue.octets]
+        timed = [range(item.address, item.address + item.octets) for item in self._queues.values()]
+        for ring in (*timed, self._event_ring):
+            start = ring.start - self.model.memory.base
+            if len(ring):
+                found[start : start + len(ring)] = expected[start : start + len(ring)]
         if found == expected:
             return
         places = [

@@ -11,10 +11,11 @@ GROUPS = {
     "write-lengths": "write_lengths",
     "record-lengths": "record_lengths",
     "send-lengths": "send_lengths",
-    "messages": "large_messages|small_messages|received_sends|tracker_rules",
+    "messages": "large_messages|small_messages|received_sends|long_sends|tracker_rules",
     "faults": "wrong_octets_(short|long)|cut_frames|flagged_frames|every_reason|overload",
     "headers": "every_header|cut_headers|wrong_octets_in_headers|addresses|peers",
     "sending": "send_alignments|several_senders|send_errors|both_directions",
+    "trouble": "event_ring|snapshot|closing|failing_memory|moderation",
     "hosting": "identity|interrupts|resets|broken_memory|order_of_writes",
 }
 
