@@ -518,7 +518,8 @@ def _of_close(tracker: Tracker, status: Status, cycles: int) -> Iterator[str]:
     octets = tracker.last // 8 - tracker.first // 8 + 1
     if tracker.first == tracker.last:
         yield "4.4 one granule"
-    yield ("4.4 one map octet", "4.4 two map octets", "4.4 map octets in memory")[min(octets, 3) - 1]
+    kinds = ("one map octet", "two map octets", "map octets in memory")
+    yield f"4.4 {kinds[min(octets, 3) - 1]}"
 
 
 class Coverage:
@@ -584,6 +585,7 @@ class Coverage:
 
 
 _KNOWN = frozenset(CONDITIONS)
+
 
 def collect(seed: int = 1, *, matrix: int = 400, trials: int = 3, fuzzed: int = 4) -> Coverage:
     """Play all there is on the rtl form, with a sample of the matrix and so many trials.

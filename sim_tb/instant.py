@@ -174,9 +174,7 @@ class RtlSide:
 class InstantModel(ModelSide):
     """The model in an arena. ``rnic`` makes it: a class of the reference model's interface."""
 
-    def __init__(
-        self, parameters: Parameters, seed: int, rnic: type[Rnic] = Rnic
-    ) -> None:
+    def __init__(self, parameters: Parameters, seed: int, rnic: type[Rnic] = Rnic) -> None:
         super().__init__(parameters, Arena(seed))
         self.nic = self._nic = rnic(parameters, self.memory)
 
