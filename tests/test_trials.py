@@ -17,6 +17,7 @@ from sim_tb.messages import messages
 from sim_tb.trials import (
     PARAMETERS,
     Generator,
+    Outcome,
     TrialFailed,
     investigate,
     parse_spans,
@@ -30,38 +31,44 @@ from uwarp.model.closed import ClosedMessages, Kind, MessageName
 from uwarp.model.trackers import Tracker, Trackers
 
 
-def investigated(generate: Generator, name: str, seed: int) -> None:
+def investigated(generate: Generator, name: str, seed: int) -> Outcome:
     try:
         outcome = investigate(generate, seed, f"python -m sim_tb.{name}")
     except build.MissingToolError as error:
         pytest.skip(str(error))
     counters = outcome.counters
     assert counters[Counter.DROP_OVERFLOW] == 0
-    assert outcome.frames >= 50 and outcome.completions >= 5
+    return outcome
 
 
 @pytest.mark.parametrize("seed", range(1, 13))
 def test_p20_p21_p22_p25_p26_messages(seed: int) -> None:
-    investigated(messages, "messages", seed)
+    outcome = investigated(messages, "messages", seed)
+    assert outcome.frames >= 50 and outcome.completions >= 10
 
 
 @pytest.mark.parametrize("seed", range(1, 9))
 def test_p3_p4_p13_p31_fuzz(seed: int) -> None:
-    investigated(fuzz, "fuzz", seed)
+    outcome = investigated(fuzz, "fuzz", seed)
+    assert outcome.frames >= 100 and outcome.completions >= 8
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("hundred", range(1, 6))
 def test_long_messages(hundred: int) -> None:
+    total = Outcome()
     for seed in range(100 * hundred, 100 * hundred + 100):
-        investigated(messages, "messages", seed)
+        total.add(investigated(messages, "messages", seed))
+    assert total.frames > 20_000 and total.completions > 5_000
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("hundred", range(1, 6))
 def test_long_fuzz(hundred: int) -> None:
+    total = Outcome()
     for seed in range(100 * hundred, 100 * hundred + 100):
-        investigated(fuzz, "fuzz", seed)
+        total.add(investigated(fuzz, "fuzz", seed))
+    assert total.frames > 20_000 and total.completions > 1_600
 
 
 # Faults that a trial must find. Each is put into the model, which then plays the NIC.
