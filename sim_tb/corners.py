@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from uwarp.contract import DROPS, Counter, QpState, Status, Table, outcome_sum
+from uwarp.contract import DROPS, TICK_CYCLES, Counter, QpState, Status, Table, outcome_sum
 from uwarp.wire import ETHERTYPE_QINQ, ETHERTYPE_VLAN, Opcode, append_crc
 
-from .fuzz import with_options
+from .fuzz import repaired, with_options
 from .receiving import receive_wqe
 from .stage import ANY_OPCODE, IPV6, PD, PEER_IPV6
 from .trials import PARAMETERS, Trial
@@ -34,7 +34,7 @@ async def corners(trial: Trial) -> None:
 
 
 async def _queue_pairs(trial: Trial) -> None:
-    """A port of a QP that does not exist, a QP in RTR, peers that are not heard."""
+    """A port of a QP that does not exist, a QP in RTR, peers that are not heard, a timeout."""
     await trial.open_port(60001, PARAMETERS.n_qp)
     await trial.create_qp(11, state=QpState.RTR, pd=PD, timeout=9, opcodes=ANY_OPCODE, recv_cq=1)
     await trial.open_port(60002, 11)
@@ -45,6 +45,13 @@ async def _queue_pairs(trial: Trial) -> None:
     await trial.check()
     assert await trial.placed() == 1
 
+    (first, _) = trial.record(trial.mapped, 0, 128, path_mtu=62 + 64)
+    await trial.deliver([trial.frame(first, dest_port=60002)])
+    await trial.settle()
+    await trial.wait(11 * TICK_CYCLES)
+    (completion,) = (await trial.check())[1]
+    assert (completion.status, completion.valid) == (Status.PARTIAL, 64)
+
 
 async def _headers(trial: Trial) -> None:
     """Each kind of runt, every opcode behind every header, other ports and lengths behind both."""
@@ -53,6 +60,19 @@ async def _headers(trial: Trial) -> None:
     await trial.deliver([frame[:12] + tags + b"\x08" for tags in _TAGS])
     optional = with_options(trial.rng, frame)
     await trial.deliver([optional, optional[:24] + b"\0\0" + optional[26:]])
+    total = int.from_bytes(frame[16:18], "big") + 3  # octets behind the UDP datagram
+    longer = frame[:16] + total.to_bytes(2, "big") + frame[18:] + bytes(3)
+    await trial.deliver([repaired(longer, crc=False, udp=False), frame + bytes(3)])
+    six = trial.frame(write, **_SIX)
+    length = int.from_bytes(six[18:20], "big") + 1
+    await trial.deliver(
+        [
+            six[: 14 + 39],
+            six[:14] + b"\x50" + six[15:],
+            six[:18] + length.to_bytes(2, "big") + six[20:],
+            frame[:12] + _TAGS[1] + frame[12:].ljust(9000 + 3, b"\0"),
+        ]
+    )
     cut = [bytes((0x41, 0x40 | opcode)) + bytes(15) for opcode in (0x3, 0x5, 0xE)]
     cut.append(bytes((0x81, 0x4C)) + bytes(27))
     await trial.deliver([trial.datagram(append_crc(octets)) for octets in cut])
@@ -60,6 +80,8 @@ async def _headers(trial: Trial) -> None:
     counters = await trial.counters(trial.nic)
     assert counters[Counter.DROP_RUNT] == len(_TAGS)
     assert counters[Counter.DROP_IP_CHECKSUM] == 1
+    assert counters[Counter.DROP_IP_HEADER] == 3
+    assert counters[Counter.DROP_OVERSIZE] == 1
     assert counters[Counter.DROP_DDP_SHORT] == len(cut)
 
     opcodes = (Opcode.SEND, Opcode.SEND_SOLICITED, Opcode.SEND_IMMEDIATE)
@@ -99,8 +121,12 @@ async def _no_tracker(trial: Trial) -> None:
     msn = messages[0][0].msn
     (stranger, *_) = trial.record(trial.plain, 0, size, path_mtu=path_mtu, msn=msn)
     (longer, *_) = trial.record(trial.mapped, 0, size + 1, path_mtu=path_mtu, msn=msn)
-    beyond = trial.write(trial.plain, 0, 9, stag=PARAMETERS.n_region << 8)
-    await trial.deliver([trial.frame(segment) for segment in (stranger, longer, beyond)])
+    stag = PARAMETERS.n_region << 8
+    beyond = [
+        trial.write(trial.plain, 0, 9, stag=stag),
+        *trial.record(trial.plain, 0, 9, stag=stag),
+    ]
+    await trial.deliver([trial.frame(segment) for segment in (stranger, longer, *beyond)])
     rest = [segment for message in messages[:-1] for segment in message[1:]]
     await trial.deliver([trial.frame(segment) for segment in rest])
     assert len((await trial.check())[1]) == PARAMETERS.n_tracker
@@ -118,10 +144,10 @@ async def _full_after_overlap(trial: Trial) -> None:
     await trial.post_receive(8, receive_wqe(trial.local, 0, 9))
     await trial.deliver([trial.frame(over, 8), trial.frame(trial.send(9), 8)])
     completions = await trial.check()
-    assert len(completions[1]) == 2 and len(completions[8]) == size
+    assert len(completions[8]) == size
     counters = await trial.counters(trial.nic)
     assert counters[Counter.DROP_CQ_FULL] == 2
-    assert counters[Counter.MESSAGES_PARTIAL] == 2
+    assert [entry.status for entry in completions[1]] == [Status.PARTIAL] * 2
 
 
 async def _granules(trial: Trial) -> None:
@@ -140,6 +166,15 @@ async def _granules(trial: Trial) -> None:
         await trial.deliver([trial.frame(segment) for segment in message])
     completions = (await trial.check())[1]
     assert len(completions) == 2 + 4
+
+    # One open message under another; and one where there is no map.
+    (under, _) = trial.record(trial.mapped, 0, 128, path_mtu=62 + 64)
+    over = trial.record(trial.mapped, 100, 128, path_mtu=62 + 64)
+    flat = trial.record(trial.plain, 0, 192, path_mtu=62 + 64)
+    await trial.deliver([trial.frame(segment) for segment in (under, *over, *flat)])
+    completions = (await trial.check())[1]
+    assert [entry.status for entry in completions].count(Status.PARTIAL) == 1
+    assert len(completions) == 2 + len(flat)
 
 
 async def zero_length(trial: Trial) -> None:

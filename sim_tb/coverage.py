@@ -518,9 +518,8 @@ def _of_close(tracker: Tracker, status: Status, cycles: int) -> Iterator[str]:
     octets = tracker.last // 8 - tracker.first // 8 + 1
     if tracker.first == tracker.last:
         yield "4.4 one granule"
-    yield ("4.4 one map octet", "4.4 two map octets", "4.4 map octets in memory")[
-        min(octets, 3) - 1
-    ]
+    kinds = ("one map octet", "two map octets", "map octets in memory")
+    yield f"4.4 {kinds[min(octets, 3) - 1]}"
 
 
 class Coverage:

@@ -8,6 +8,7 @@ in all this the model does the same.
 """
 
 import random
+import struct
 import sys
 from collections.abc import Iterator
 
@@ -32,7 +33,7 @@ from .oracle import Name, Placement
 from .receiving import receive_wqe
 from .trials import PROBE_IP, Arrival, Event, Probe, Receives, Trial, run_command
 
-__all__ = ["fuzz", "with_options"]
+__all__ = ["fuzz", "repaired", "with_options"]
 
 _BURSTS = 4
 _LONGEST = 9100
@@ -103,7 +104,7 @@ class _Layers:
                 self.udp = start + 40
 
 
-def _repaired(frame: bytes, *, crc: bool = True, udp: bool = True, ip: bool = True) -> bytes:
+def repaired(frame: bytes, *, crc: bool = True, udp: bool = True, ip: bool = True) -> bytes:
     """The frame with CRC32c, UDP checksum and IP header checksum made right, where it has them."""
     octets, layers = bytearray(frame), _Layers(frame)
     if layers.udp is not None and layers.ip is not None:
@@ -162,7 +163,7 @@ def with_options(rng: random.Random, frame: bytes) -> bytes:
     octets[14] += words
     total = int.from_bytes(octets[16:18], "big") + 4 * words
     octets[16:18] = total.to_bytes(2, "big")
-    return _repaired(bytes(octets), crc=False, udp=False)
+    return repaired(bytes(octets), crc=False, udp=False)
 
 
 def _mutant(trial: Trial, rng: random.Random, pool: list[bytes]) -> Arrival:
@@ -176,7 +177,7 @@ def _mutant(trial: Trial, rng: random.Random, pool: list[bytes]) -> Arrival:
         notes.append(note)
         if rng.random() < 0.75:
             parts = {part: rng.random() < 0.95 for part in ("crc", "udp", "ip")}
-            frame = _repaired(frame, **parts)
+            frame = repaired(frame, **parts)
             notes.append("repaired" if all(parts.values()) else "half repaired")
     note = ", ".join(notes) or "as it was"
     return Arrival(frame, note, _placement(trial, frame), error=rng.random() < 0.02)
@@ -188,9 +189,7 @@ def _placement(trial: Trial, frame: bytes) -> Placement | None:
     if layers.ip is None or layers.udp is None:
         return None
     start = layers.udp
-    source, dest, length = (
-        int.from_bytes(frame[start + n : start + n + 2], "big") for n in (0, 2, 4)
-    )
+    source, dest, length = struct.unpack_from(">3H", frame, start)
     place, size = (layers.ip + 8, 16) if layers.six else (layers.ip + 12, 4)
     address = int.from_bytes(frame[place : place + size], "big")
     qpn = next((qpn for qpn in range(1, 11) if trial.port(qpn) == dest), None)
@@ -257,9 +256,8 @@ def _set_lengths(rng: random.Random, frame: bytes, pool: list[bytes]) -> tuple[b
         return frame, "no length to set"
     octets = bytearray(frame)
     now = int.from_bytes(octets[layers.udp + 4 : layers.udp + 6], "big")
-    length = max(
-        0, rng.choice((now - rng.randint(1, 40), now + rng.randint(1, 40), rng.randrange(60)))
-    )
+    change = rng.randint(1, 40)
+    length = rng.choice((max(now - change, 0), now + change, rng.randrange(60)))
     header = layers.udp - layers.ip
     place, total = (layers.ip + 4, length) if layers.six else (layers.ip + 2, length + header)
     octets[layers.udp + 4 : layers.udp + 6] = min(length, 0xFFFF).to_bytes(2, "big")

@@ -1,5 +1,6 @@
 """Trials of messages on several QPs over a bad wire: ``python -m sim_tb.messages --seed N``."""
 
+import itertools
 import random
 import sys
 from collections.abc import Sequence
@@ -44,7 +45,7 @@ def messages(trial: Trial, rng: random.Random) -> list[Event]:
                 if rng.random() >= repeat:
                     break
                 when += spread * rng.random()
-        if rng.random() < 0.3:
+        if rng.random() < 0.5:
             timed.append((start + rng.random(), receives.some(rng.choice((1, 2, 8)))))
         if start == restart:
             timed.append((start, Restart(rng.randrange(200))))
@@ -159,7 +160,7 @@ def _foreign_plan(rng: random.Random, octets: int) -> list[tuple[int, int]]:
     cuts = set(rng.sample(range(1, octets), min(octets - 1, rng.randint(1, 6))))
     cuts |= set(range(0, octets + 1, 1400)) | {octets}
     edges = sorted(cuts)
-    plan = [(a, b - a) for a, b in zip(edges, edges[1:], strict=False)]
+    plan = [(a, b - a) for a, b in itertools.pairwise(edges)]
     for _ in range(rng.choice((0, 0, 1, 3))):
         start = rng.randrange(octets)
         plan.append((start, rng.randint(1, min(octets - start, 1400))))

@@ -230,9 +230,9 @@ class Oracle:
         here = range(address, address + length)
         for posted in self._receives.values():
             for other, octets, permitted in posted:
-                if permitted and (other, octets) != (address, length):
-                    if other < here.stop and here.start < other + octets:
-                        return
+                overlaps = other < here.stop and here.start < other + octets
+                if permitted and overlaps and (other, octets) != (address, length):
+                    return
         if sum((address, length, True) in posted for posted in self._receives.values()) > 1:
             return
         now = self._memory.read(address, entry.valid)

@@ -369,11 +369,8 @@ Opponent = Callable[[int], RtlSide | InstantModel]
 def gateware(seed: int) -> RtlSide:
     """A NIC of the rtl form, before a memory whose speed is the seed's."""
     rng = random.Random(seed)
-    latencies = {
-        "read_latency": rng.choice((0, 8, 40, 156)),
-        "write_latency": rng.choice((0, 8, 90)),
-    }
-    return RtlSide(PARAMETERS, seed, **latencies)
+    read_latency, write_latency = rng.choice((0, 8, 40, 156)), rng.choice((0, 8, 90, 156))
+    return RtlSide(PARAMETERS, seed, read_latency=read_latency, write_latency=write_latency)
 
 
 def play(
@@ -563,9 +560,7 @@ def run_command(name: str, generate: Generator, arguments: Sequence[str] | None 
     parser.add_argument("--seed", type=int, default=1, help="of the first trial (default: 1)")
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--count", type=int, help="how many trials (default: 1)")
-    group.add_argument(
-        "--seconds", type=float, help="trials of one seed after another, for so long"
-    )
+    group.add_argument("--seconds", type=float, help="one trial after another, for so long")
     group.add_argument("--keep", type=parse_spans, help="only these events of the one seed: 1,4-7")
     options = parser.parse_args(arguments)
     begin = time.monotonic()

@@ -96,7 +96,7 @@ class Twin:
         self._send_rings: dict[int, _Ring] = {}
         self._receive_rings: dict[int, _Ring] = {}
         self._ports_taken: set[tuple[int, int]] = set()
-        self._event_ring = range(0)
+        self._event_rings: list[range] = []
         self._settled = dict.fromkeys(Counter, 0)
 
     # Registers, memory and time
@@ -165,18 +165,19 @@ class Twin:
         octets = EVENT.size << log2
         address = self.allocate(octets)
         self.poke(address, bytes(octets))
-        self._event_ring = range(address, address + octets)
+        self._event_rings.append(range(address, address + octets))
         await self.write_register(Register.EVENT_ADDR_LOW, address & 0xFFFF_FFFF)
         await self.write_register(Register.EVENT_ADDR_HIGH, address >> 32)
         await self.write_register(Register.EVENT_RING, 1 << 8 | log2)
 
     def events(self, side: Side) -> list[SimpleNamespace]:
-        """The event ring as it stands, without times."""
+        """The event rings as they stand, the oldest first, without times."""
         found = []
-        for place in self._event_ring[:: EVENT.size]:
-            event = EVENT.unpack(side.memory.read(place, EVENT.size))
-            event.time = 0
-            found.append(event)
+        for ring in self._event_rings:
+            for place in ring[:: EVENT.size]:
+                event = EVENT.unpack(side.memory.read(place, EVENT.size))
+                event.time = 0
+                found.append(event)
         return found
 
     async def create_qp(
@@ -326,10 +327,9 @@ class Twin:
         """All of it but the rings of CQs and events, whose entries hold the time."""
         found, expected = (bytearray(side.memory.octets) for side in self._sides)
         timed = [range(item.address, item.address + item.octets) for item in self._queues.values()]
-        for ring in (*timed, self._event_ring):
+        for ring in (*timed, *self._event_rings):
             start = ring.start - self.model.memory.base
-            if len(ring):
-                found[start : start + len(ring)] = expected[start : start + len(ring)]
+            found[start : start + len(ring)] = expected[start : start + len(ring)]
         if found == expected:
             return
         places = [

@@ -5,6 +5,7 @@ On the rtl form, at the wire's spacing. ``sim_tb.junk`` says what each junk fram
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter as Multiset
 
@@ -64,7 +65,7 @@ def test_p18_junk_harms_no_good_message(latency: int) -> None:
         arrivals = [event for event in events if event.kind is EventKind.ARRIVAL]
         # The wire never paused; junk alone comes at the highest rate there is.
         assert arrivals[-1].time - arrivals[0].time <= octets / 8
-        pairs = zip(arrivals, arrivals[1:], strict=False)
+        pairs = itertools.pairwise(arrivals)
         gaps = [two.time - one.time for one, two in pairs if one.octets == two.octets == 60]
         assert len(gaps) > 1000
         assert CLOCK_HZ * len(gaps) / sum(gaps) == pytest.approx(14.88e6, rel=0.001)

@@ -41,5 +41,9 @@ def test_each_pitfall_has_a_test() -> None:
 
 
 def test_what_counts_as_named() -> None:
-    source = '"""P1."""\ndef test_p2_p33_x(): "P4 to P6, P40."\nasync def p7(): "xP8"\ndef a_p9(): ...\n'
+    source = '''"""P1."""
+def test_p2_p33_x(): "P4 to P6, P40."
+async def p7(): "xP8"
+def a_p9(): ...
+'''
     assert named(source) == {2, 33, 4, 6, 40, 9}
