@@ -36,6 +36,7 @@ from .net.crc_check import CrcCheck
 from .net.realign import Realigner
 from .net.receive import FrameReceiver
 from .nic import Nic
+from .receive_side import ReceiveSide
 from .stream.packet_fifo import PacketFifo
 from .stream.queue import Queue
 
@@ -60,6 +61,7 @@ UNITS: dict[str, Factory] = {
     "map_snapshot": MapSnapshot,
     "completion_queue": lambda parameters: CompletionQueue(),
     "datagram_receiver": DatagramReceiver,
+    "receive_side": ReceiveSide,
     "send_scheduler": SendScheduler,
     "wqe_fetch": WqeFetch,
     "segmenter": Segmenter,

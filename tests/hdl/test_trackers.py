@@ -71,6 +71,7 @@ def test_open_look_up_close():
                     (bool(s) and s[1] == wanted[1] and s[2] <= end and start <= s[3]) << i
                     for i, s in enumerate(slots)
                 )
+                await ctx.tick()
                 assert ctx.get(dut.overlap) == expected
 
     run(dut, bench)

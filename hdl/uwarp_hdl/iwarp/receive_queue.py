@@ -66,9 +66,10 @@ class ReceiveLookupSignature(wiring.Signature):
 class ReceiveQueue(wiring.Component):
     """Receives of all QPs, in the order of their rings.
 
-    A lookup takes 4 cycles, one can begin in each. One whose WQE is not in the cache yet becomes
-    known when it is, at most 5 cycles after its last word. A doorbell that clears a QP waits until
-    no Send of that QP and no read is on its way: then its ring is read no more.
+    A lookup takes 4 cycles, one can begin in each but those in which it would read the cache while
+    a WQE comes in: then the one begun a cycle later answers. One whose WQE is not in the cache yet
+    becomes known when it is, at most 6 cycles after its last word. A doorbell that clears a QP
+    waits until no Send of that QP and no read is on its way: then its ring is read no more.
 
     Parameters
     ----------
@@ -262,11 +263,13 @@ class ReceiveQueue(wiring.Component):
             ),
             index_2.eq(consumer_2 + ahead[2]),
             cached.addr.eq(Cat(index_2[:cache_bits], qpn_2)),
+            # Not beside a write, for synthesis to add no logic behind the memory for its sake.
+            cached.en.eq(~cache_write.en),
             prefetch.producer.eq(producer_2),
             prefetch.consumer.eq(consumer_2),
         ]
         m.d.sync += [
-            valid.eq(Mux(flush, 0, Cat(0, valid_0, valid[1:]))),
+            valid.eq(Mux(flush, 0, Cat(0, valid_0, valid[1], valid[2] & cached.en, valid[3]))),
             ahead.eq(Cat(0, ahead_0, ahead[1:])),
             qpn_1.eq(qpn),
             qpn_2.eq(qpn_1),
