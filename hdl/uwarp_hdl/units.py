@@ -20,6 +20,7 @@ from .iwarp.fetch import WqeFetch
 from .iwarp.frame_builder import FrameBuilder
 from .iwarp.frame_check import FrameCheck
 from .iwarp.frame_sender import FrameSender
+from .iwarp.moderation import ModerationTimers
 from .iwarp.payload_reader import PayloadReader
 from .iwarp.place import Placer
 from .iwarp.receive import DatagramReceiver
@@ -71,6 +72,7 @@ UNITS: dict[str, Factory] = {
     "frame_sender": FrameSender,
     "transmit_path": TransmitPath,
     "cqe_writer": lambda parameters: CqeWriter(clients=2),
+    "moderation_timers": lambda parameters: ModerationTimers(parameters.n_cq),
     "completion_unit": lambda parameters: CompletionUnit(parameters, clients=2),
     "write_arbiter": lambda parameters: WriteArbiter(3),
     "read_arbiter": lambda parameters: ReadArbiter(3),
