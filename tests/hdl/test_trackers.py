@@ -145,6 +145,29 @@ def test_a_touch_beside_the_scan_is_never_missed():
     run(dut, bench)
 
 
+def test_a_lookup_while_old_rows_are_forgotten():
+    """At every distance from the scrubber's steps the answer is that of the row asked for."""
+    dut = ClosedMessages(PARAMETERS)
+    fields = {"qpn": 0, "source_ip": 1, "source_port": 1}
+    fresh, old, unknown = ({"message": fields | {"msn": msn}, "send": 0} for msn in (1, 2, 3))
+
+    async def bench(ctx):
+        await ctx.tick().until(~dut.busy)
+        ctx.set(dut.timeout, 100)
+        for distance in range(1, 16 * 16 + 40):
+            ctx.set(dut.tick, 0)
+            await strobe(ctx, (dut, "insert"), inserted=old)
+            ctx.set(dut.tick, 0x9000)
+            await strobe(ctx, (dut, "insert"), inserted=fresh)
+            await ctx.tick().repeat(distance)
+            for name in (fresh, unknown):
+                await strobe(ctx, (dut, "lookup"), name=name)
+                await ctx.tick().until(dut.answered)
+                assert ctx.get(dut.hit) == (name is fresh), f"{distance=}"
+
+    run(dut, bench)
+
+
 def test_closed_messages():
     """Names are found by all of their parts, until replaced or too old."""
     rng = make_rng(32)

@@ -74,6 +74,39 @@ def test_ranges_in_the_same_words():
     assert counts == expected
 
 
+def test_ranges_with_pauses():
+    """What stood at the inputs while nothing was offered makes no difference."""
+    rng = make_rng(6)
+    dut = ValidityMap(PARAMETERS)
+    counts = []
+    expected = []
+
+    async def give(ctx):
+        bits = set()
+        await ctx.tick().until(~dut.busy)
+        for _ in range(150):
+            word = rng.randrange(1, 8)
+            ctx.set(dut.clears.payload, {"first": 64 * word, "last": 64 * word})
+            for first, last in (
+                (64 * word, 64 * word),
+                (64 * word - 64, 64 * word + rng.randrange(128)),
+            ):
+                new = set(range(first, last + 1)) - bits
+                bits |= new
+                expected.append(len(new))
+                await mark(ctx, dut, first, last)
+                await ctx.tick().repeat(rng.randrange(1, 8))
+            if len(bits) > 500:
+                bits.clear()
+                await put_stream(ctx, dut.clears, [{"first": 0, "last": 1023}])
+
+    async def count(ctx):
+        await counts_of(ctx, dut, 300, counts)
+
+    run(dut, give, count)
+    assert counts == expected
+
+
 def test_nothing_is_taken_before_the_map_is_clear():
     dut = ValidityMap(PARAMETERS)
 

@@ -25,7 +25,7 @@ class ClosedMessages(wiring.Component):
     Members
     -------
     lookup, name : In
-        Not in the cycle of ``insert``, nor within four cycles of another lookup.
+        Not in the cycle of ``insert``. A lookup takes the place of one not yet answered.
     timeout : In(16)
         From the cycle after ``lookup`` until ``answered``.
     answered : Out(1)
@@ -95,7 +95,7 @@ class ClosedMessages(wiring.Component):
         same_name = Signal()
         stage = Signal(3)
         m.d.sync += [
-            stage.eq(Cat(self.lookup, stage)),
+            stage.eq(Cat(self.lookup, stage[:2] & ~self.lookup.replicate(2))),
             row.eq(read.data),
             age.eq(self.tick - row.tick),
             valid.eq(row.valid),
@@ -103,25 +103,31 @@ class ClosedMessages(wiring.Component):
         ]
         with m.If(self.lookup):
             m.d.sync += [asked.eq(self.name), self.answered.eq(0)]
-        with m.If(stage[2]):
+        with m.Elif(stage[2]):
             m.d.sync += [
                 self.hit.eq(valid & same_name & (age < self.timeout)),
                 self.answered.eq(1),
             ]
 
+        # An insert may have been to the row that is looked at: then this is begun again. So it is
+        # when a lookup needs the memory.
+        disturbed = Signal()
         interval = Signal(range(SCRUB_INTERVAL))
-        m.d.sync += interval.eq(interval + 1)
+        m.d.sync += [interval.eq(interval + 1), disturbed.eq(self.insert)]
         with m.FSM(name="scrubber"):
             with m.State("READ"):
-                with m.If((interval == 0) & ~self.lookup & ~self.insert & ~sweeping):
+                with m.If((interval == 0) & ~sweeping):
                     m.next = "ROW"
-            for state, following in (("ROW", "AGE"), ("AGE", "COMPARE")):
-                with m.State(state):
-                    m.next = following
-                    with m.If(self.insert):
-                        m.next = "READ"
+            with m.State("ROW"):
+                m.next = "AGE"
+                with m.If(disturbed | stage[0]):
+                    m.next = "READ"
+            with m.State("AGE"):
+                m.next = "COMPARE"
+                with m.If(disturbed):
+                    m.next = "READ"
             with m.State("COMPARE"):
-                with m.If(self.insert):
+                with m.If(disturbed):
                     m.next = "READ"
                 with m.Elif(valid & age[15]):
                     m.next = "FORGET"
@@ -129,6 +135,6 @@ class ClosedMessages(wiring.Component):
                     m.d.sync += scrub.eq(scrub + 1)
                     m.next = "READ"
             with m.State("FORGET"):
-                m.d.comb += scrub_write.eq(~self.insert)
+                m.d.comb += scrub_write.eq(~disturbed & ~self.lookup)
                 m.next = "READ"
         return m

@@ -1,6 +1,6 @@
 """What is said of a message when its tracker closes."""
 
-from amaranth.hdl import Module, Mux, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -21,7 +21,7 @@ __all__ = ["Closing"]
 class Closing(wiring.Component):
     """Completion and snapshot command of a tracker (device behaviour, 4.4).
 
-    Right 3 cycles after ``row`` and ``progress``, as long as these stay.
+    Right 4 cycles after ``row`` and ``progress``, as long as these stay.
 
     Members
     -------
@@ -50,20 +50,24 @@ class Closing(wiring.Component):
         progress = self.progress
 
         # Valid octets: whole granules between the edges, and the message's share of the edges.
-        alone = row.first == row.last
+        alone = Signal()
+        between_edges = Signal(granule_width(self._parameters))
         granule = Signal(17)
         beyond_start = Signal(17)
         beyond_end = Signal(17)
-        m.d.comb += [
+        in_granule = Cat(row.granule_log2 > bit for bit in range(16))
+        m.d.sync += [
+            alone.eq(row.first == row.last),
+            between_edges.eq(row.last - row.first - 1),
             granule.eq(1 << row.granule_log2),
-            beyond_start.eq(row.start[:16] & (granule - 1)),
-            beyond_end.eq(row.end[:16] & (granule - 1)),
+            beyond_start.eq(row.start[:16] & in_granule),
+            beyond_end.eq(row.end[:16] & in_granule),
         ]
         whole = Signal(granule_width(self._parameters))
         head = Signal(32)
         tail = Signal(17)
         m.d.sync += [
-            whole.eq(Mux(alone, 0, row.last - row.first - 1 - progress.missing)),
+            whole.eq(Mux(alone, 0, between_edges - progress.missing)),
             head.eq(Mux(progress.head, Mux(alone, row.mlen, granule - beyond_start), 0)),
             tail.eq(Mux(progress.tail & ~alone, beyond_end + 1, 0)),
         ]

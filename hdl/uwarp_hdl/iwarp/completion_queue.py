@@ -44,7 +44,7 @@ def reached(number, ticket):
 class MapWriter(wiring.Component):
     """Release completions in order; write the maps of those that have one.
 
-    An order without a map takes a cycle, one with a map 4 or 5 and its words. Words of the map are
+    An order without a map takes 2 cycles, one with a map 4 or 5 and its words. Words of the map are
     written as soon as the message's payload has been answered; nothing waits for the answer here.
 
     Members
@@ -86,7 +86,11 @@ class MapWriter(wiring.Component):
 
         order = self.orders.payload
         run = self.runs.payload
-        placed = reached(self.retired, order.ticket)
+        # Of an order that has been offered for a cycle or more.
+        placed = Signal()
+        m.d.sync += placed.eq(
+            self.orders.valid & ~self.orders.ready & reached(self.retired, order.ticket)
+        )
         position = Signal(range(BLOCK_WORDS))
         left = Signal(24)
         final = Signal()
@@ -112,7 +116,7 @@ class MapWriter(wiring.Component):
         ]
         with m.FSM():
             with m.State("ORDER"):
-                with m.If(self.orders.valid & placed):
+                with m.If(placed):
                     with m.If(order.mapped):
                         m.next = "RUN"
                     with m.Else():
@@ -225,17 +229,27 @@ class CompletionQueue(wiring.Component):
         for name in ("runs", "words", "edges"):
             wiring.connect(m, wiring.flipped(getattr(self, name)), getattr(writer, name))
         wiring.connect(m, orders.o, writer.orders)
-        wiring.connect(m, writer.releases, releases.i)
         wiring.connect(m, writer.write, wiring.flipped(self.map_write))
 
         entry = entries.o.payload
-        release = releases.o.payload
+        # A release goes past the queue if nothing is in there.
+        release = Signal(Release)
+        release_valid = Signal()
+        take = Signal()
+        m.d.comb += [
+            release.eq(Mux(releases.o.valid, releases.o.payload, writer.releases.payload)),
+            release_valid.eq(releases.o.valid | writer.releases.valid),
+            releases.o.ready.eq(take),
+            releases.i.payload.eq(writer.releases.payload),
+            releases.i.valid.eq(writer.releases.valid & (releases.o.valid | ~take)),
+            writer.releases.ready.eq(releases.i.ready),
+        ]
         completion = self.completions.payload
         # Maps answered whose completions are still here.
         answers = Signal(range(self._depth + 1))
         answered = Signal()
         written = ~release.has_map | answered
-        with_map = self.completions.valid & self.completions.ready & release.has_map
+        with_map = take & release.has_map
         with m.If(writer.answered & ~with_map):
             m.d.sync += [answers.eq(answers + 1), answered.eq(1)]
         with m.Elif(with_map & ~writer.answered):
@@ -249,8 +263,8 @@ class CompletionQueue(wiring.Component):
             completion.cq.eq(entry.cq),
             completion.cqe.head_map.eq(Mux(mapped, release.edges.head, 0)),
             completion.cqe.tail_map.eq(Mux(mapped, release.edges.tail, 0)),
-            self.completions.valid.eq(entries.o.valid & releases.o.valid & written),
-            entries.o.ready.eq(self.completions.ready & releases.o.valid & written),
-            releases.o.ready.eq(self.completions.ready & entries.o.valid & written),
+            self.completions.valid.eq(entries.o.valid & release_valid & written),
+            entries.o.ready.eq(self.completions.ready & release_valid & written),
+            take.eq(self.completions.valid & self.completions.ready),
         ]
         return m

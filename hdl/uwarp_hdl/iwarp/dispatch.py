@@ -37,10 +37,11 @@ SEND_WITH_IMMEDIATE = 0xE
 
 class Plan(data.Struct):
     """What ISSUE does besides taking the payload off: ``drop`` is a Counter, 0 to place it, and
-    ``dropped`` says that it is not 0."""
+    ``dropped`` says that it is not 0. ``awaits``: only if the credit is granted."""
 
     drop: 6
     dropped: 1
+    awaits: 1
     complete: 1
     status: 8
     segment: 1
@@ -126,9 +127,10 @@ class Dispatch(wiring.Component):
 
         segment = Signal(segment_layout(self._parameters))
         datagram = segment.datagram
-        is_record = datagram.opcode == RECORD
-        is_send = ~is_record & (datagram.opcode != WRITE)
         incoming = self.segments.payload
+        is_record = Signal()
+        is_send = Signal()
+        conflicts = Signal()
         match = Signal(n)
         overlap = Signal(n)
         tracker = Signal(range(n))
@@ -138,6 +140,7 @@ class Dispatch(wiring.Component):
         marking = Signal()
         issuing = Signal()
         issue = Signal()
+        too_short = Signal()
 
         closing = Signal(range(n))
         closing_status = Signal(Status)
@@ -160,7 +163,9 @@ class Dispatch(wiring.Component):
         ]
         request = self.credits.requests
         granted = self.credits.granted
+        refused = plan.awaits & granted.valid & ~granted.payload
         m.d.comb += request.payload.cq.eq(segment.cq)
+        m.d.sync += too_short.eq(is_send & segment.receive.short & ~segment.receive.fault)
 
         def finish(**fields):
             """The plan is made: on to ISSUE."""
@@ -175,6 +180,19 @@ class Dispatch(wiring.Component):
 
         with m.FSM() as fsm:
             with m.State("LOOKUP"):
+                # Taken in every cycle: what counts is the last, and the paths are shorter.
+                m.d.comb += closed.lookup.eq(self.segments.valid)
+                m.d.sync += [
+                    segment.eq(incoming),
+                    is_record.eq(incoming.datagram.opcode == RECORD),
+                    is_send.eq(~incoming.datagram.opcode.matches(RECORD, WRITE)),
+                    match.eq(trackers.match),
+                    overlap.eq(trackers.overlap),
+                    plan.eq(0),
+                    plan.drop.eq(incoming.drop),
+                    plan.dropped.eq(incoming.drop != 0),
+                    has_payload.eq(incoming.datagram.payload_length != 0),
+                ]
                 with m.If(marking | closed.busy):
                     pass
                 with m.Elif(trackers.complete):
@@ -184,16 +202,7 @@ class Dispatch(wiring.Component):
                     m.d.sync += back_to_decide.eq(0)
                     close_tracker(trackers.expired_index, Status.PARTIAL)
                 with m.Else():
-                    m.d.comb += [self.segments.ready.eq(1), closed.lookup.eq(self.segments.valid)]
-                    m.d.sync += [
-                        segment.eq(incoming),
-                        match.eq(trackers.match),
-                        overlap.eq(trackers.overlap),
-                        plan.eq(0),
-                        plan.drop.eq(incoming.drop),
-                        plan.dropped.eq(incoming.drop != 0),
-                        has_payload.eq(incoming.datagram.payload_length != 0),
-                    ]
+                    m.d.comb += self.segments.ready.eq(1)
                     with m.If(self.segments.valid):
                         m.next = "MATCH"
                         with m.If((incoming.drop != 0) | (incoming.datagram.opcode == WRITE)):
@@ -234,37 +243,37 @@ class Dispatch(wiring.Component):
                     pass
                 with m.Elif(~credit_asked):
                     finish(drop=Mux(closed.hit, Counter.DROP_LATE, Counter.DROP_NO_RECEIVE))
-                with m.Elif(is_record & segment.mapped & ~closed.hit & overlap.any()):
+                with m.Elif(conflicts & ~closed.hit):
                     m.d.sync += [
                         overlap.eq(overlap & (overlap - 1)),
                         back_to_decide.eq(1),
                     ]
                     close_tracker(lowest_set(overlap), Status.PARTIAL)
-                with m.Elif(granted.valid):
-                    m.d.comb += granted.ready.eq(1)
-                    with m.If(closed.hit):
-                        finish(drop=Counter.DROP_LATE)
+                with m.Elif(closed.hit | too_short):
+                    with m.If(granted.valid):
+                        m.d.comb += granted.ready.eq(1)
                         with m.If(granted.payload):
+                            finish(
+                                drop=Mux(closed.hit, Counter.DROP_LATE, Counter.DROP_RECEIVE_SHORT)
+                            )
                             m.next = "RELEASE"
-                    with m.Elif(~granted.payload):
-                        finish(drop=Counter.DROP_CQ_FULL)
-                    with m.Elif(is_send & segment.receive.fault):
-                        finish(
-                            drop=Counter.DROP_RECEIVE_PROTECTION,
-                            complete=1,
-                            status=Status.LOC_PROT_ERR,
-                            consume=1,
-                        )
-                    with m.Elif(is_send & segment.receive.short):
-                        finish(drop=Counter.DROP_RECEIVE_SHORT)
-                        m.next = "RELEASE"
-                    with m.Elif(segment.complete):
-                        finish(complete=1, consume=is_send, remember=1)
-                    with m.Elif(segment.mapped & trackers.free):
-                        finish(open=1, mark=1)
-                        m.d.sync += tracker.eq(trackers.free_index)
-                    with m.Else():
-                        finish(complete=1, segment=1)
+                        with m.Else():
+                            finish(drop=Mux(closed.hit, Counter.DROP_LATE, Counter.DROP_CQ_FULL))
+                with m.Elif(is_send & segment.receive.fault):
+                    finish(
+                        drop=Counter.DROP_RECEIVE_PROTECTION,
+                        complete=1,
+                        status=Status.LOC_PROT_ERR,
+                        consume=1,
+                        awaits=1,
+                    )
+                with m.Elif(segment.complete):
+                    finish(complete=1, consume=is_send, remember=1, awaits=1)
+                with m.Elif(segment.mapped & trackers.free):
+                    finish(open=1, mark=1, awaits=1)
+                    m.d.sync += tracker.eq(trackers.free_index)
+                with m.Else():
+                    finish(complete=1, segment=1, awaits=1)
 
             with m.State("RELEASE"):
                 m.d.comb += [
@@ -275,13 +284,21 @@ class Dispatch(wiring.Component):
                     m.next = "ISSUE"
 
             with m.State("ISSUE"):
-                m.d.comb += issuing.eq(1)
+                m.d.comb += [issuing.eq(1), granted.ready.eq(plan.awaits & (issue | refused))]
                 with m.If(issue):
                     m.next = "LOOKUP"
+                with m.Elif(refused):
+                    m.d.sync += [
+                        plan.eq(0),
+                        plan.drop.eq(Counter.DROP_CQ_FULL),
+                        plan.dropped.eq(1),
+                    ]
 
             with m.State("CLOSE_READ"):
                 m.next = "CLOSE_ROW"
             with m.State("CLOSE_ROW"):
+                m.next = "CLOSE_SPAN"
+            with m.State("CLOSE_SPAN"):
                 m.next = "CLOSE_PARTS"
             with m.State("CLOSE_PARTS"):
                 m.next = "CLOSE_SUMS"
@@ -297,6 +314,8 @@ class Dispatch(wiring.Component):
                 # The tracker that has become free is known a cycle later.
                 m.next = "DECIDE"
 
+        # ``overlap`` is a cycle or more old whenever this is asked.
+        m.d.sync += conflicts.eq(is_record & segment.mapped & overlap.any())
         m.d.comb += trackers.index.eq(Mux(fsm.ongoing("MATCH"), lowest_set(match), closing))
 
         # ISSUE: everything that the plan asks for, in one cycle.
@@ -304,6 +323,7 @@ class Dispatch(wiring.Component):
         m.d.comb += [
             issue.eq(
                 issuing
+                & (~plan.awaits | (granted.valid & granted.payload))
                 & (~has_payload | self.places.ready)
                 & ~(places_now & self.crowded)
                 & (~plan.complete | self.entries.ready)

@@ -40,7 +40,8 @@ class Placer(wiring.Component):
         Only ``data`` is looked at: the commands know the lengths.
     write : Out(WriteClientSignature)
     retired : Out(8)
-        Number, modulo 256, of commands without ``drop`` whose bursts have all been answered.
+        Number, modulo 256, of commands without ``drop`` whose bursts have all been answered, in
+        this very cycle included.
     """
 
     def __init__(self, outstanding: int = 64):
@@ -165,6 +166,7 @@ class Placer(wiring.Component):
             finals.i.valid.eq(splitter.bursts.valid & self.write.bursts.ready),
             finals.o.ready.eq(self.write.done),
         ]
-        with m.If(self.write.done & finals.o.payload):
-            m.d.sync += self.retired.eq(self.retired + 1)
+        retired = Signal(TICKET_WIDTH)
+        m.d.comb += self.retired.eq(retired + (self.write.done & finals.o.payload))
+        m.d.sync += retired.eq(self.retired)
         return m

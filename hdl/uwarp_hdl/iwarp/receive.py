@@ -152,7 +152,9 @@ class DatagramReceiver(wiring.Component):
         ]
 
         placing = Signal.like(placer.retired)
-        m.d.comb += placing.eq(dispatch.numbered - placer.retired)
+        retired = Signal.like(placer.retired)
+        m.d.comb += placing.eq(dispatch.numbered - retired)
+        m.d.sync += retired.eq(placer.retired)
         m.d.sync += self.open_messages.eq(
             self.datagrams.valid
             + check.active

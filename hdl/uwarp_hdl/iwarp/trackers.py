@@ -109,14 +109,19 @@ class Trackers(wiring.Component):
         name_shape = message_name_layout(self._parameters)
 
         opened = Signal(n)
+        # One bit, or none, a cycle late like ``free_index``. The free tracker's registers follow
+        # ``opened``, so that ``open`` only has to say that they count.
+        is_free = Signal(n, init=1)
+        m.d.sync += is_free.eq(~opened & (opened + 1)[:n])
         for i in range(n):
             name = Signal(name_shape, name=f"name{i}")
             region = Signal(24, name=f"region{i}")
             start = Signal.like(self.start, name=f"start{i}")
             end = Signal.like(self.end, name=f"end{i}")
-            with m.If(self.open & (self.free_index == i)):
+            with m.If(self.open & is_free[i]):
+                m.d.sync += opened[i].eq(1)
+            with m.If(is_free[i] & ~opened[i]):
                 m.d.sync += [
-                    opened[i].eq(1),
                     name.eq(self.opened.name),
                     region.eq(self.opened.stag[8:]),
                     start.eq(self.opened.start),
@@ -165,10 +170,10 @@ class Trackers(wiring.Component):
             after.head.eq(before.data.head | self.head),
             after.tail.eq(before.data.tail | self.tail),
             progress_write.en.eq(self.open | self.mark),
-            progress_write.addr.eq(Mux(self.open, self.free_index, self.mark_index)),
-            progress_write.data.missing.eq(Mux(self.open, self.missing, after.missing)),
-            progress_write.data.head.eq(~self.open & after.head),
-            progress_write.data.tail.eq(~self.open & after.tail),
+            progress_write.addr.eq(Mux(self.mark, self.mark_index, self.free_index)),
+            progress_write.data.missing.eq(Mux(self.mark, after.missing, self.missing)),
+            progress_write.data.head.eq(self.mark & after.head),
+            progress_write.data.tail.eq(self.mark & after.tail),
         ]
         with m.If(self.close):
             m.d.sync += self.complete.eq(0)

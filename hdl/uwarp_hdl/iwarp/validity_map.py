@@ -112,6 +112,9 @@ class ValidityMap(wiring.Component):
             last_bit.eq(Mux(walking, walk_last, range_taken.last)),
             final.eq(index == last_bit[6:]),
             read.addr.eq(index),
+            # Never the word that is being written: since synthesis can see that, it does not add
+            # logic behind the memory for its sake.
+            read.en.eq(~sweeping & ~(changed.valid & (~walking | (changed.index == walk_index)))),
         ]
         low_bit = Signal(6)
         high_bit = Signal(6)
