@@ -21,6 +21,7 @@ __all__ = [
     "REGION_ROW",
     "SEND_WQE_LAYOUT",
     "Burst",
+    "CloseRequest",
     "Completion",
     "CqDoorbell",
     "CreditRequest",
@@ -115,6 +116,17 @@ class Completion(data.Struct):
 
     cq: 16
     cqe: structure_layout(CQE)
+
+
+class CloseRequest(data.Struct):
+    """While ``active`` the open messages of ``row`` of the CloseTarget ``target`` are to be closed.
+
+    It stays as it is until it is done.
+    """
+
+    active: 1
+    target: 8
+    row: 16
 
 
 class Burst(data.Struct):

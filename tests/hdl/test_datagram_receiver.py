@@ -78,9 +78,13 @@ class Traffic:
 
     def message(self):
         rng = self.rng
-        kind = rng.choices(("record", "single", "write", "send", "empty"), (8, 3, 2, 3, 1))[0]
+        kind = rng.choices(
+            ("record", "single", "write", "send", "sends", "empty"), (8, 3, 2, 3, 7, 1)
+        )[0]
         if kind == "send":
             return self.send()
+        if kind == "sends":
+            return self.sends()
         index = rng.choices(range(8), (8, 6, 2, 1, 1, 1, 6, 1))[0]
         region = self.regions[index]
         length = {
@@ -127,6 +131,26 @@ class Traffic:
             fields[rng.choice(("qn", "mo", "mlen"))] += rng.randrange(1, 3)
         return [(fields, rng.randbytes(length))]
 
+    def sends(self):
+        """A Send of several datagrams, cut where granules end or anywhere."""
+        rng = self.rng
+        opcode = rng.choice((0x3, 0x3, 0x5, 0xE))
+        length = rng.choice((65, 128, 500, 600, 900))
+        cut = rng.choice((64, 64, 128, 256, 100))
+        name = self.name() | {"immediate": rng.getrandbits(32) if opcode == 0xE else 0}
+        segments = []
+        for start in range(0, length, cut):
+            octets = min(cut, length - start)
+            fields = datagram(opcode, octets, **name | {"mo": start, "mlen": length})
+            if rng.random() < 0.03:
+                fields[rng.choice(("qn", "mo", "mlen"))] += rng.randrange(1, 3)
+            segments.append((fields, rng.randbytes(octets)))
+        if rng.random() < 0.2:  # without payload, anywhere in the message
+            mo = rng.choice((0, rng.randrange(length), length))
+            empty = datagram(opcode, 0, **name | {"mo": mo, "mlen": length})
+            segments.insert(rng.randrange(len(segments) + 1), (empty, b""))
+        return segments
+
     def wrap(self, fields, to):
         fields["to"] = to % TOP ^ fields["to"]
         return fields, self.rng.randbytes(fields["payload_length"])
@@ -158,10 +182,12 @@ def make_receives(rng, regions, number):
     """Posted receives, some of which no Send may use."""
 
     def sge():
-        index = rng.choices((0, 2, 3, 4, 5, 6, 7), (3, 3, 3, 1, 1, 3, 1))[0]
+        index = rng.choices((0, 1, 2, 3, 4, 5, 6, 7), (8, 4, 2, 2, 1, 1, 6, 1))[0]
         region = regions[index]
-        length = rng.choice((0, 64, 600, 600, 1000))
+        length = rng.choice((0, 64, 600, 1000, 1000))
         addr = region.base_to + rng.randrange(region.length - length + 1)
+        if rng.random() < 0.8:
+            addr &= -1 << region.granule_log2
         if rng.random() < 0.1:
             addr = region.base_to + region.length - length + 1
         return {"addr": addr, "length": length, "lkey": stag_of(regions, index)}

@@ -15,12 +15,12 @@ __all__ = [
     "TICKET_WIDTH",
     "PendingCompletion",
     "PlaceCommand",
-    "closed_name_layout",
     "granule_width",
     "message_name_layout",
     "offset_width",
     "segment_layout",
     "snapshot_layout",
+    "span_layout",
     "tracker_layout",
 ]
 
@@ -36,20 +36,16 @@ def offset_width(parameters: Parameters) -> int:
 
 
 def message_name_layout(parameters: Parameters) -> data.StructLayout:
-    """What names a message (device behaviour, 4.1)."""
+    """What names a message (device behaviour, 4.1); ``send`` tells Sends from Write-Records."""
     return data.StructLayout(
         {
             "qpn": exact_log2(parameters.n_qp),
             "source_ip": 128,
             "source_port": 16,
             "msn": 32,
+            "send": 1,
         }
     )
-
-
-def closed_name_layout(parameters: Parameters) -> data.StructLayout:
-    """A name among those of closed messages; ``send`` tells Sends from Write-Records."""
-    return data.StructLayout({"message": message_name_layout(parameters), "send": 1})
 
 
 class PlaceCommand(data.Struct):
@@ -88,6 +84,9 @@ def segment_layout(parameters: Parameters) -> data.StructLayout:
     granules between the message's ``first`` and ``last`` which the segment covers, if ``inner``;
     ``head`` and ``tail`` say whether it covers those two. ``start`` and ``end`` are the offsets of
     the message's first and last octet, ``complete`` says that the payload is the whole message.
+
+    Of a Send ``datagram.stag``, ``base`` and the region's fields are those of its receive's SGE.
+    ``mapped``: the message may have a tracker.
     """
     granule = granule_width(parameters)
     return data.StructLayout(
@@ -98,6 +97,7 @@ def segment_layout(parameters: Parameters) -> data.StructLayout:
             "timeout": 16,
             "address": 64,
             "base": 64,
+            "dma_addr": 64,
             "mapped": 1,
             "granule_log2": 5,
             "map_base": granule,
@@ -127,6 +127,8 @@ def tracker_layout(parameters: Parameters) -> data.StructLayout:
             "base": 64,
             "mlen": 32,
             "cq": 16,
+            "opcode": 4,
+            "wqe_index": 16,
             "immediate": 32,
             "immediate_valid": 1,
             "solicited": 1,
@@ -137,6 +139,19 @@ def tracker_layout(parameters: Parameters) -> data.StructLayout:
             "end": offset_width(parameters),
             "first": granule,
             "last": granule,
+        }
+    )
+
+
+def span_layout(parameters: Parameters) -> data.StructLayout:
+    """Where an open message lies: its region's granules and DMA address, as they were when it
+    opened, and the offset of its first octet."""
+    return data.StructLayout(
+        {
+            "dma_addr": 64,
+            "granule_log2": 5,
+            "map_base": granule_width(parameters),
+            "start": offset_width(parameters),
         }
     )
 

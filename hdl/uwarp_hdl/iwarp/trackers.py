@@ -1,16 +1,24 @@
-"""Trackers: the open Write-Records, one each (device behaviour, section 4).
+"""Trackers: the open messages, one each (device behaviour, section 4).
 
 Names are compared in parallel, and so are the octets that a new message would share with open
 ones. What stays the same until a message closes is in a memory; so is its progress.
 """
 
-from amaranth.hdl import C, Module, Mux, Signal
+from amaranth.hdl import C, Cat, Module, Mux, Signal
 from amaranth.lib import data, memory, wiring
 from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
 
-from uwarp.contract import Parameters
+from uwarp.contract import CloseTarget, Parameters
 
-from .receive_layouts import granule_width, message_name_layout, offset_width, tracker_layout
+from ..layouts import CloseRequest
+from .receive_layouts import (
+    granule_width,
+    message_name_layout,
+    offset_width,
+    span_layout,
+    tracker_layout,
+)
 
 __all__ = ["Trackers", "lowest_set", "progress_layout"]
 
@@ -44,11 +52,15 @@ class Trackers(wiring.Component):
         The tracker that holds ``name``.
     overlap : Out(n_tracker)
         Trackers of ``region`` that share an octet with ``start`` to ``end``.
+    found : Out(1)
+        A tracker held ``name`` in the cycle before.
+    span : Out
+        Of the tracker that held ``name`` three cycles before.
     index : In
     row, progress : Out
     free, free_index : Out
         The lowest free tracker; right from two cycles after an ``open`` or ``close``.
-    open, opened, missing, timeout : In
+    open, opened, dma_addr, missing, timeout : In
         Opens ``free_index`` with the row ``opened``, silent for at most ``timeout`` ticks.
     touch, touch_index, tick : In
         A segment of ``touch_index`` has been placed at ``tick``.
@@ -58,8 +70,11 @@ class Trackers(wiring.Component):
         From the cycle after ``mark`` until ``close``: nothing of that message is missing.
     close, close_index : In
     expired, expired_index : Out
-        A message that has been silent for its timeout. Withdrawn by ``open``, ``touch`` and
-        ``close``. Found within ``4 * n_tracker`` cycles without those.
+        A message that has been silent for its timeout, or that ``ending`` names. Withdrawn by a
+        ``touch`` or ``close`` of it. Found within ``4 * n_tracker`` cycles without those.
+    ending : In(CloseRequest)
+    ended : Out(1)
+        Every message that was open when ``ending`` became active, and that it names, is closed.
     count : Out
         Open messages.
     """
@@ -75,6 +90,8 @@ class Trackers(wiring.Component):
                 "start": In(offset),
                 "end": In(offset),
                 "match": Out(n),
+                "found": Out(1),
+                "span": Out(span_layout(parameters)),
                 "overlap": Out(n),
                 "index": In(range(n)),
                 "row": Out(tracker_layout(parameters)),
@@ -83,6 +100,7 @@ class Trackers(wiring.Component):
                 "free_index": Out(range(n)),
                 "open": In(1),
                 "opened": In(tracker_layout(parameters)),
+                "dma_addr": In(64),
                 "missing": In(granule_width(parameters)),
                 "timeout": In(16),
                 "touch": In(1),
@@ -99,6 +117,8 @@ class Trackers(wiring.Component):
                 "close_index": In(range(n)),
                 "expired": Out(1),
                 "expired_index": Out(range(n)),
+                "ending": In(CloseRequest),
+                "ended": Out(1),
                 "count": Out(range(n + 1)),
             }
         )
@@ -155,6 +175,29 @@ class Trackers(wiring.Component):
             row_write.en.eq(self.open),
         ]
 
+        matched = Signal(n)
+        m.submodules.spans = spans = memory.Memory(
+            shape=span_layout(self._parameters), depth=n, init=[]
+        )
+        span_read = spans.read_port()
+        span_write = spans.write_port()
+        m.d.sync += [matched.eq(self.match), self.span.eq(span_read.data)]
+        m.d.comb += [
+            self.found.eq(matched.any()),
+            # At most one bit is set.
+            span_read.addr.eq(
+                Cat(
+                    Cat(matched[i] for i in range(n) if i >> bit & 1).any()
+                    for bit in range(len(span_read.addr))
+                )
+            ),
+            span_write.addr.eq(self.free_index),
+            span_write.data.dma_addr.eq(self.dma_addr),
+            span_write.en.eq(self.open),
+        ]
+        for name in ("granule_log2", "map_base", "start"):
+            m.d.comb += span_write.data[name].eq(self.opened[name])
+
         m.submodules.progresses = progresses = memory.Memory(
             shape=progress_layout(self._parameters), depth=n, init=[]
         )
@@ -191,27 +234,57 @@ class Trackers(wiring.Component):
         m.submodules.touched = touched = memory.Memory(shape=16, depth=n, init=[])
         touched_read = touched.read_port()
         touched_write = touched.write_port()
-        m.submodules.timeouts = timeouts = memory.Memory(shape=16, depth=n, init=[])
-        timeouts_read = timeouts.read_port()
-        timeouts_write = timeouts.write_port()
+        owner_shape = data.StructLayout(
+            {
+                "timeout": 16,
+                "qpn": exact_log2(self._parameters.n_qp),
+                "region": exact_log2(self._parameters.n_region),
+            }
+        )
+        m.submodules.owners = owners = memory.Memory(shape=owner_shape, depth=n, init=[])
+        owners_read = owners.read_port()
+        owners_write = owners.write_port()
         scan = Signal(range(n))
         age = Signal(16)
         timeout = Signal(16)
+        named = Signal()
+        of_qp = self.ending.target == CloseTarget.QP
+        of_region = self.ending.target == CloseTarget.REGION
         m.d.comb += [
             touched_read.addr.eq(scan),
-            timeouts_read.addr.eq(scan),
+            owners_read.addr.eq(scan),
             touched_write.addr.eq(Mux(self.open, self.free_index, self.touch_index)),
             touched_write.data.eq(self.tick),
             touched_write.en.eq(self.open | self.touch),
-            timeouts_write.addr.eq(self.free_index),
-            timeouts_write.data.eq(self.timeout),
-            timeouts_write.en.eq(self.open),
+            owners_write.addr.eq(self.free_index),
+            owners_write.data.timeout.eq(self.timeout),
+            owners_write.data.qpn.eq(self.opened.name.qpn),
+            owners_write.data.region.eq(self.opened.stag[8:]),
+            owners_write.en.eq(self.open),
             self.expired_index.eq(scan),
         ]
-        m.d.sync += [age.eq(self.tick - touched_read.data), timeout.eq(timeouts_read.data)]
+        m.d.sync += [
+            age.eq(self.tick - touched_read.data),
+            timeout.eq(owners_read.data.timeout),
+            named.eq(
+                (of_qp & (self.ending.row == owners_read.data.qpn))
+                | (of_region & (self.ending.row == owners_read.data.region))
+            ),
+        ]
 
-        # What has been read of a tracker before an open, touch or close may be of the past then.
-        changes = self.open | self.touch | self.close
+        # The first of the looks may have begun before ``ending`` was there.
+        looks = Signal(range(n + 2))
+        m.d.comb += self.ended.eq(self.ending.active & (looks == 0))
+        with m.If(~self.ending.active):
+            m.d.sync += looks.eq(n + 1)
+
+        # What has been read of the tracker before an open, touch or close may be of the past then.
+        changes = Signal()
+        m.d.comb += changes.eq(
+            (self.open & (self.free_index == scan))
+            | (self.touch & (self.touch_index == scan))
+            | (self.close & (self.close_index == scan))
+        )
         with m.FSM(name="scan"):
             with m.State("READ"):
                 with m.If(~changes):
@@ -223,11 +296,16 @@ class Trackers(wiring.Component):
             with m.State("COMPARE"):
                 m.next = "READ"
                 with m.If(~changes):
-                    with m.If(opened.bit_select(scan, 1) & (age >= timeout)):
+                    with m.If(
+                        opened.bit_select(scan, 1)
+                        & ((age >= timeout) | (named & self.ending.active))
+                    ):
                         m.d.sync += self.expired.eq(1)
                         m.next = "EXPIRED"
                     with m.Else():
                         m.d.sync += scan.eq(scan + 1)
+                        with m.If(self.ending.active & ~self.ended):
+                            m.d.sync += looks.eq(looks - 1)
             with m.State("EXPIRED"):
                 with m.If(changes):
                     m.d.sync += self.expired.eq(0)
