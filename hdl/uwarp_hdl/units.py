@@ -20,6 +20,7 @@ from .iwarp.fetch import WqeFetch
 from .iwarp.frame_builder import FrameBuilder
 from .iwarp.frame_check import FrameCheck
 from .iwarp.frame_sender import FrameSender
+from .iwarp.message_close import MessageClose
 from .iwarp.payload_reader import PayloadReader
 from .iwarp.place import Placer
 from .iwarp.receive import DatagramReceiver
@@ -59,6 +60,7 @@ UNITS: dict[str, Factory] = {
     "validity_map": ValidityMap,
     "map_snapshot": MapSnapshot,
     "completion_queue": lambda parameters: CompletionQueue(),
+    "message_close": lambda parameters: MessageClose(64),
     "datagram_receiver": DatagramReceiver,
     "send_scheduler": SendScheduler,
     "wqe_fetch": WqeFetch,
