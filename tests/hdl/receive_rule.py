@@ -294,24 +294,24 @@ class Rule:
         if len(message.valid) == message.last - message.first + 1:
             self._close(message, Status.SUCCESS, tick)
 
-    def expire(self, tick, msn=None):
-        """Close the messages (of one ``msn``) that have been silent too long."""
+    def expire(self, tick, cqe=None):
+        """Close the messages (or the one that a ``cqe`` speaks of) that were silent too long."""
+        name = cqe is not None and self._name({field: getattr(cqe, field) for field, _ in cqe.shape()})
         for message in list(self.trackers):
             if (
                 message
-                and msn in (None, message.name[3])
+                and name in (False, message.name)
                 and tick - message.tick >= message.timeout
             ):
                 self._close(message, Status.PARTIAL, tick)
 
-    def close_messages(self, target, row, tick=0, msn=None):
-        """MESSAGES_CLOSE; or of what it closes only the messages of one ``msn``."""
+    def close_messages(self, target, row, tick=0):
+        """MESSAGES_CLOSE."""
         for message in list(self.trackers):
-            if not message or msn not in (None, message.name[3]):
-                continue
-            owners = {CloseTarget.QP: message.name[0], CloseTarget.REGION: message.stag >> 8}
-            if owners.get(target) == row:
-                self._close(message, Status.PARTIAL, tick)
+            if message:
+                owners = {CloseTarget.QP: message.name[0], CloseTarget.REGION: message.stag >> 8}
+                if owners.get(target) == row:
+                    self._close(message, Status.PARTIAL, tick)
 
     def _close(self, message, status, tick):
         self.trackers[self.trackers.index(message)] = None

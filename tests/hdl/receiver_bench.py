@@ -162,7 +162,9 @@ class ReceiverBench:
         while not (await ctx.tick().sample(dut.close_done))[2]:
             pass
         ctx.set(dut.close.active, 0)
-        return self.cycle - start
+        cycles = self.cycle - start
+        await ctx.tick()
+        return cycles
 
     async def ring(self, ctx):
         """Post the receives."""
