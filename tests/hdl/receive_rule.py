@@ -296,13 +296,11 @@ class Rule:
 
     def expire(self, tick, cqe=None):
         """Close the messages (or the one that a ``cqe`` speaks of) that were silent too long."""
-        name = cqe is not None and self._name({field: getattr(cqe, field) for field, _ in cqe.shape()})
+        name = cqe is not None and self._name(
+            {field: getattr(cqe, field) for field, _ in cqe.shape()}
+        )
         for message in list(self.trackers):
-            if (
-                message
-                and name in (False, message.name)
-                and tick - message.tick >= message.timeout
-            ):
+            if message and name in (False, message.name) and tick - message.tick >= message.timeout:
                 self._close(message, Status.PARTIAL, tick)
 
     def close_messages(self, target, row, tick=0):

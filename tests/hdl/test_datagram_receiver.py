@@ -609,7 +609,9 @@ def test_sends_of_several_peers_interleaved(stall):
     while len(items) < 200:
         while len(going) < 5:
             peer = rng.choice(SENDERS), rng.choice((4000, 4001))
-            peers[peer] = msn = peers.get(peer, 0) + 1
+            peers[peer] = number = peers.get(peer, 0) + 1
+            # Pairs of names with one digest.
+            msn = number // 2 ^ (0x01000001 if number % 2 else 0)
             opcode = rng.choice((0x3, 0x5, 0xE))
             segments = cut_send(
                 rng, msn, rng.choice((100, 128, 400, 900)), rng.choice((64, 128)), opcode,

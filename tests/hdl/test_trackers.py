@@ -14,9 +14,12 @@ async def strobe(ctx, signal, **values):
     dut, name = signal
     for port, value in values.items():
         ctx.set(getattr(dut, port), value)
-    ctx.set(getattr(dut, name), 1)
+    strobes = ("hold", "insert") if name == "insert" else (name,)
+    for port in strobes:
+        ctx.set(getattr(dut, port), 1)
     await ctx.tick()
-    ctx.set(getattr(dut, name), 0)
+    for port in strobes:
+        ctx.set(getattr(dut, port), 0)
     if name in ("open", "close"):  # which tracker is free is known a cycle later
         await ctx.tick()
 
@@ -30,7 +33,7 @@ def row_of(number, region, start, end):
 
 
 def test_open_look_up_close():
-    """Random operations against a list; lookups by name and by shared octets after each."""
+    """Random operations against a list; lookups by digest and by shared octets after each."""
     rng = make_rng(31)
     dut = Trackers(PARAMETERS)
     slots = [None] * 8
@@ -46,14 +49,16 @@ def test_open_look_up_close():
                 start = rng.randrange(1000)
                 slot = (number, rng.randrange(2), start, start + rng.randrange(100))
                 slots[free[0]] = slot
-                await strobe(ctx, (dut, "open"), opened=row_of(*slot), timeout=50)
+                await strobe(
+                    ctx, (dut, "open"), opened=row_of(*slot), opened_digest=slot[0], timeout=50
+                )
             else:
                 index = rng.choice(taken)
                 slots[index] = None
                 await strobe(ctx, (dut, "close"), close_index=index)
             wanted = rng.choice([slot for slot in slots if slot] or [(number, 0, 0, 0)])
             for probe in (wanted[0], number + 1000):
-                ctx.set(dut.name, name_of(probe))
+                ctx.set(dut.digest, probe)
                 expected = sum((bool(s) and s[0] == probe) << i for i, s in enumerate(slots))
                 assert ctx.get(dut.match) == expected
             # One octet before, at, and after each end of another message.

@@ -17,7 +17,15 @@ from uwarp.contract import Access, Counter, Parameters, QpState
 
 from ..interfaces import TableReadSignature
 from ..layouts import QP_ROW, REGION_ROW, Datagram
-from .receive_layouts import granule_width, offset_width, segment_layout, span_layout
+from .receive_layouts import (
+    DIGEST_WIDTH,
+    granule_width,
+    message_digest,
+    message_name,
+    offset_width,
+    segment_layout,
+    span_layout,
+)
 from .receive_queue import PostedReceive, ReceiveLookupSignature
 
 __all__ = ["RECORD", "WRITE", "SegmentCheck"]
@@ -45,7 +53,7 @@ class SegmentCheck(wiring.Component):
     datagrams : In(stream of Datagram)
     qp, region : Out(TableReadSignature)
     look : Out(ReceiveLookupSignature)
-    found, span, opened, still, hold : In, In, In, In, Out
+    found, span, own, stranger, renew, opened, still, hold : In or Out
         See :class:`.dispatch.Dispatch`.
     segments : Out(stream of segment)
     active : Out(1)
@@ -62,6 +70,9 @@ class SegmentCheck(wiring.Component):
                 "look": Out(ReceiveLookupSignature(parameters)),
                 "found": In(1),
                 "span": In(span_layout(parameters)),
+                "own": In(1),
+                "stranger": Out(1),
+                "renew": Out(1),
                 "opened": In(1),
                 "still": In(1),
                 "hold": Out(1),
@@ -94,8 +105,10 @@ class SegmentCheck(wiring.Component):
 
         # The datagram is one of an open Send: what lies in ``region`` is of its tracker.
         is_held = Signal()
+        doubtful = Signal()  # a message was opened since its tracker was looked at
         is_open = is_send & receives(qp) & self.found
 
+        digest = Signal(DIGEST_WIDTH)
         base = Signal(64)
         m.d.comb += base.eq(datagram.to - datagram.mo)
 
@@ -103,10 +116,13 @@ class SegmentCheck(wiring.Component):
         incoming = self.datagrams.payload
         look = self.look
         m.d.comb += look.qpn.eq(datagram.qpn)
+        with m.If(self.opened):
+            m.d.sync += doubtful.eq(1)
         with m.FSM() as fsm:
             with m.State("IDLE"):
                 m.d.comb += [
                     self.datagrams.ready.eq(1),
+                    self.renew.eq(1),
                     look.lookup.eq(self.datagrams.valid),
                     look.qpn.eq(incoming.qpn),
                     self.qp.index.eq(incoming.qpn),
@@ -117,6 +133,7 @@ class SegmentCheck(wiring.Component):
                     stag.eq(incoming.stag),
                     receive.eq(0),
                     is_held.eq(0),
+                    digest.eq(message_digest(message_name(self._parameters, incoming))),
                 ]
                 with m.If(self.datagrams.valid):
                     m.next = "ROWS"
@@ -143,6 +160,7 @@ class SegmentCheck(wiring.Component):
                 ]
                 m.d.sync += [
                     is_held.eq(0),
+                    doubtful.eq(self.opened),
                     receive.eq(look.receive),
                     stag.eq(look.receive.lkey),
                     extent_start.eq(look.receive.addr),
@@ -177,6 +195,10 @@ class SegmentCheck(wiring.Component):
                         region.map_base.eq(self.span.map_base),
                     ]
                 m.next = "DIFFERENCES"
+                with m.If(is_held & ~self.own):
+                    # A message of the same digest; unless another was opened there meanwhile.
+                    m.d.comb += self.stranger.eq(~doubtful & ~self.opened)
+                    m.next = "RECEIVE"
             with m.State("DIFFERENCES"):
                 m.next = "SUMS"
             with m.State("SUMS"):
@@ -194,7 +216,7 @@ class SegmentCheck(wiring.Component):
             with m.State("SETTLED"):
                 m.d.comb += self.hold.eq(1)
                 m.next = "SEGMENT"
-                with m.If(~self.found):
+                with m.If(~self.found | doubtful):
                     m.next = "RECEIVE"
             with m.State("SEGMENT"):
                 m.d.comb += [
@@ -343,6 +365,8 @@ class SegmentCheck(wiring.Component):
             ),
             segment.datagram.eq(datagram),
             segment.datagram.stag.eq(stag),
+            segment.digest.eq(digest),
+            segment.held.eq(is_held),
             segment.complete.eq(is_whole),
             segment.receive.available.eq(receive.available),
             segment.receive.index.eq(receive.index),

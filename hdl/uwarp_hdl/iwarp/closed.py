@@ -25,7 +25,7 @@ class ClosedMessages(wiring.Component):
     Members
     -------
     lookup, name : In
-        Not in the cycle of ``insert``. A lookup takes the place of one not yet answered.
+        Not while ``hold`` is high. A lookup takes the place of one not yet answered.
     timeout : In(16)
         From the cycle after ``lookup`` until ``answered``.
     answered : Out(1)
@@ -34,6 +34,8 @@ class ClosedMessages(wiring.Component):
         The present tick number.
     hit : Out(1)
         The name has been inserted fewer than ``timeout`` ticks ago, and not been replaced.
+    hold : In(1)
+        There may be an ``insert``.
     insert, inserted : In
     busy : Out(1)
         After a reset, until all rows are empty.
@@ -50,6 +52,7 @@ class ClosedMessages(wiring.Component):
                 "answered": Out(1),
                 "tick": In(16),
                 "hit": Out(1),
+                "hold": In(1),
                 "insert": In(1),
                 "inserted": In(name),
                 "busy": Out(1),
@@ -76,11 +79,11 @@ class ClosedMessages(wiring.Component):
         m.d.comb += [
             self.busy.eq(sweeping),
             read.addr.eq(Mux(self.lookup, row_of(self.name), scrub)),
-            # Nothing is asked of it while it is written.
-            read.en.eq(~write.en),
-            write.en.eq(sweeping | self.insert | scrub_write),
-            write.addr.eq(Mux(sweeping, sweep, Mux(self.insert, row_of(self.inserted), scrub))),
-            write.data.valid.eq(~sweeping & self.insert),
+            # Nothing is asked of it while it is written. ``insert`` comes late in its cycle.
+            read.en.eq(~(sweeping | self.hold | scrub_write)),
+            write.en.eq(sweeping | (self.hold & self.insert) | scrub_write),
+            write.addr.eq(Mux(sweeping, sweep, Mux(self.hold, row_of(self.inserted), scrub))),
+            write.data.valid.eq(~sweeping & self.hold),
             write.data.tick.eq(self.tick),
             write.data.name.eq(self.inserted),
         ]
@@ -109,32 +112,33 @@ class ClosedMessages(wiring.Component):
                 self.answered.eq(1),
             ]
 
-        # An insert may have been to the row that is looked at: then this is begun again. So it is
-        # when a lookup needs the memory.
+        # An insert may have been to the row that is looked at: then this is begun again.
         disturbed = Signal()
         interval = Signal(range(SCRUB_INTERVAL))
+        due = Signal()
         m.d.sync += [interval.eq(interval + 1), disturbed.eq(self.insert)]
+        with m.If(interval == 0):
+            m.d.sync += due.eq(1)
         with m.FSM(name="scrubber"):
             with m.State("READ"):
-                with m.If((interval == 0) & ~sweeping):
+                with m.If(due & read.en & ~self.lookup):
                     m.next = "ROW"
-            with m.State("ROW"):
-                m.next = "AGE"
-                with m.If(disturbed | stage[0]):
-                    m.next = "READ"
-            with m.State("AGE"):
-                m.next = "COMPARE"
-                with m.If(disturbed):
-                    m.next = "READ"
+            for state, following in (("ROW", "AGE"), ("AGE", "COMPARE")):
+                with m.State(state):
+                    m.next = following
+                    with m.If(disturbed):
+                        m.next = "READ"
             with m.State("COMPARE"):
+                m.next = "READ"
+                with m.If(~disturbed):
+                    with m.If(valid & age[15]):
+                        m.next = "FORGET"
+                    with m.Else():
+                        m.d.sync += [scrub.eq(scrub + 1), due.eq(0)]
+            with m.State("FORGET"):
                 with m.If(disturbed):
                     m.next = "READ"
-                with m.Elif(valid & age[15]):
-                    m.next = "FORGET"
-                with m.Else():
-                    m.d.sync += scrub.eq(scrub + 1)
+                with m.Elif(~self.hold & ~self.lookup):
+                    m.d.comb += scrub_write.eq(1)
                     m.next = "READ"
-            with m.State("FORGET"):
-                m.d.comb += scrub_write.eq(~disturbed & ~self.lookup)
-                m.next = "READ"
         return m

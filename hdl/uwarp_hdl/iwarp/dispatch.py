@@ -1,10 +1,13 @@
 """The fate of each datagram: which message it belongs to, what is placed, marked and completed.
 
-    LOOKUP -> MATCH -+-> VERIFY (open message) -------+-> ISSUE -> LOOKUP
-      |              '-> DECIDE (any other) -> RELEASE'
+                ,---------- (only its digest is the same) --,
+                v                                           |
+    LOOKUP -> MATCH -+-> VERIFY (open message) ---------+-> ISSUE -> LOOKUP
+      |              '-> DECIDE (any other) -> RELEASE -'
       '-> CLOSE_* (complete, expired, or overlapped by a new message)
 
-A segment of an open message takes 4 to 6 cycles; any other datagram 7, with a CQ that answers in 2.
+A segment of an open message takes 4 to 6 cycles; any other datagram 6 or 7, with a CQ that answers
+in 2. Open messages whose names share a digest are told apart one after the other, 3 cycles each.
 """
 
 from amaranth.hdl import Cat, Module, Mux, Signal
@@ -22,7 +25,7 @@ from .receive_layouts import (
     TICKET_WIDTH,
     PendingCompletion,
     PlaceCommand,
-    message_name_layout,
+    message_name,
     segment_layout,
     snapshot_layout,
     span_layout,
@@ -38,11 +41,13 @@ SEND_WITH_IMMEDIATE = 0xE
 
 class Plan(data.Struct):
     """What ISSUE does besides taking the payload off: ``drop`` is a Counter, 0 to place it, and
-    ``dropped`` says that it is not 0. ``awaits``: only if the credit is granted."""
+    ``dropped`` says that it is not 0. ``awaits``: only if the credit is granted.
+    ``verified``: only if what was found of the tracker's row says so."""
 
     drop: 6
     dropped: 1
     awaits: 1
+    verified: 1
     complete: 1
     status: 8
     segment: 1
@@ -78,10 +83,8 @@ class Dispatch(wiring.Component):
     marks : Out(stream of bit range)
     marked, count : In
         Answer to ``marks``.
-    found : Out(1)
-        The message of what ``segments`` holds was open in the cycle before.
-    span : Out
-        Of that message, two cycles after ``found``.
+    found, span, own, stranger, renew : Out, Out, Out, In, In
+        As of :class:`Trackers`: whether the message of what ``segments`` holds is open.
     opened : Out(1)
         Strobe: a message was opened in the cycle before.
     still : Out(1)
@@ -126,6 +129,9 @@ class Dispatch(wiring.Component):
                 "count": In(9),
                 "found": Out(1),
                 "span": Out(span_layout(parameters)),
+                "own": Out(1),
+                "stranger": In(1),
+                "renew": In(1),
                 "opened": Out(1),
                 "still": Out(1),
                 "hold": In(1),
@@ -165,6 +171,8 @@ class Dispatch(wiring.Component):
         unfit = Signal()
         opens_send = Signal()
         unfit_reason = Signal(Counter)
+        other_name = Signal()
+        mismatch = Signal()
 
         closing = Signal(range(n))
         closing_status = Signal(Status)
@@ -173,17 +181,22 @@ class Dispatch(wiring.Component):
         close = Signal()
 
         m.d.comb += [
-            trackers.name.eq(self._name(incoming.datagram)),
-            trackers.region.eq(incoming.datagram.stag[8:]),
-            trackers.start.eq(incoming.start),
-            trackers.end.eq(incoming.end),
+            trackers.digest.eq(incoming.digest),
+            trackers.region.eq(datagram.stag[8:]),
+            trackers.start.eq(segment.start),
+            trackers.end.eq(segment.end),
             trackers.tick.eq(self.tick),
+            trackers.name.eq(self._name(incoming.datagram)),
+            trackers.stranger.eq(self.stranger),
+            trackers.renew.eq(self.renew),
             trackers.dma_addr.eq(segment.dma_addr),
             trackers.ending.eq(self.ending),
             self.ended.eq(trackers.ended),
             self.found.eq(trackers.found),
             self.span.eq(trackers.span),
+            self.own.eq(trackers.own),
             closed.name.eq(self._name(incoming.datagram)),
+            closed.hold.eq(issuing | pushing),
             closed.timeout.eq(segment.timeout),
             closed.tick.eq(self.tick),
             self.open_count.eq(trackers.count),
@@ -192,6 +205,8 @@ class Dispatch(wiring.Component):
         request = self.credits.requests
         granted = self.credits.granted
         refused = plan.awaits & granted.valid & ~granted.payload
+        mistaken = plan.verified & other_name
+        contradicted = plan.verified & ~other_name & mismatch
         m.d.comb += request.payload.cq.eq(segment.cq)
         # Right from the second cycle after a segment is taken.
         fits = is_send & ~segment.receive.fault & ~segment.receive.short
@@ -211,12 +226,16 @@ class Dispatch(wiring.Component):
             ),
         ]
 
+        def issue_plan():
+            m.d.sync += issuing.eq(1)
+            m.next = "ISSUE"
+
         def finish(**fields):
             """The plan is made: on to ISSUE."""
             if "drop" in fields:
                 fields["dropped"] = 1
             m.d.sync += [plan[name].eq(value) for name, value in fields.items()]
-            m.next = "ISSUE"
+            issue_plan()
 
         def close_tracker(index, status):
             m.d.sync += [closing.eq(index), closing_status.eq(status)]
@@ -231,7 +250,6 @@ class Dispatch(wiring.Component):
                     is_record.eq(incoming.datagram.opcode == RECORD),
                     is_send.eq(~incoming.datagram.opcode.matches(RECORD, WRITE)),
                     match.eq(trackers.match),
-                    overlap.eq(trackers.overlap),
                     plan.eq(0),
                     plan.drop.eq(incoming.drop),
                     plan.dropped.eq(incoming.drop != 0),
@@ -250,12 +268,16 @@ class Dispatch(wiring.Component):
                     with m.If(self.segments.valid):
                         m.next = "MATCH"
                         with m.If((incoming.drop != 0) | (incoming.datagram.opcode == WRITE)):
-                            m.next = "ISSUE"
+                            issue_plan()
 
             with m.State("MATCH"):
-                found = match.any()
+                found = (is_record | segment.held) & match.any()
                 wants_credit = ~found & (is_record | segment.receive.available)
-                m.d.sync += [tracker.eq(trackers.index), credit_asked.eq(wants_credit)]
+                m.d.sync += [
+                    tracker.eq(trackers.index),
+                    overlap.eq(trackers.overlap),
+                    credit_asked.eq(wants_credit),
+                ]
                 with m.If(found):
                     m.next = "VERIFY"
                 with m.Elif(wants_credit):
@@ -273,14 +295,15 @@ class Dispatch(wiring.Component):
 
             with m.State("VERIFY"):
                 row = trackers.row
-                with m.If(
-                    (is_record & (row.stag != datagram.stag))
-                    | (is_record & (row.base != segment.base))
-                    | (row.mlen != datagram.mlen)
-                ):
-                    finish(drop=Counter.DROP_RECORD_MISMATCH)
-                with m.Else():
-                    finish(mark=1)
+                m.d.sync += [
+                    other_name.eq(row.name.as_value() != self._name(datagram)),
+                    mismatch.eq(
+                        (is_record & (row.stag != datagram.stag))
+                        | (is_record & (row.base != segment.base))
+                        | (row.mlen != datagram.mlen)
+                    ),
+                ]
+                finish(mark=1, verified=1)
 
             with m.State("DECIDE"):
                 with m.If(~closed.answered):
@@ -300,6 +323,7 @@ class Dispatch(wiring.Component):
                         m.d.comb += granted.ready.eq(1)
                         with m.If(granted.payload):
                             finish(drop=Mux(closed.hit, Counter.DROP_LATE, unfit_reason))
+                            m.d.sync += issuing.eq(0)
                             m.next = "RELEASE"
                         with m.Else():
                             finish(drop=Mux(closed.hit, Counter.DROP_LATE, Counter.DROP_CQ_FULL))
@@ -325,16 +349,23 @@ class Dispatch(wiring.Component):
                     request.payload.operation.eq(CreditOperation.RELEASE),
                 ]
                 with m.If(request.ready):
-                    m.next = "ISSUE"
+                    issue_plan()
 
             with m.State("ISSUE"):
-                m.d.comb += [issuing.eq(1), granted.ready.eq(plan.awaits & (issue | refused))]
+                m.d.comb += granted.ready.eq(plan.awaits & (issue | refused))
                 with m.If(issue):
+                    m.d.sync += issuing.eq(0)
                     m.next = "LOOKUP"
-                with m.Elif(refused):
+                with m.Elif(mistaken):
+                    # A message of the same digest.
+                    m.d.sync += [issuing.eq(0), plan.eq(0), match.eq(match & (match - 1))]
+                    m.next = "MATCH"
+                with m.Elif(refused | contradicted):
                     m.d.sync += [
                         plan.eq(0),
-                        plan.drop.eq(Counter.DROP_CQ_FULL),
+                        plan.drop.eq(
+                            Mux(refused, Counter.DROP_CQ_FULL, Counter.DROP_RECORD_MISMATCH)
+                        ),
                         plan.dropped.eq(1),
                     ]
 
@@ -371,6 +402,7 @@ class Dispatch(wiring.Component):
             issue.eq(
                 issuing
                 & (~plan.awaits | (granted.valid & granted.payload))
+                & ~(plan.verified & (other_name | mismatch))
                 & (~has_payload | self.places.ready)
                 & ~(places_now & self.crowded)
                 & (~plan.complete | self.entries.ready)
@@ -453,9 +485,7 @@ class Dispatch(wiring.Component):
         return m
 
     def _name(self, datagram):
-        shape = message_name_layout(self._parameters)
-        parts = [datagram[name][: shape[name].width] for name, _ in shape if name != "send"]
-        return Cat(parts, datagram.opcode != RECORD)
+        return message_name(self._parameters, datagram).as_value()
 
     def _track(self, m, segment, trackers):
         """What a tracker that opens keeps of the segment that opens it."""
@@ -464,6 +494,7 @@ class Dispatch(wiring.Component):
         m.d.comb += [
             row.name.eq(self._name(datagram)),
             row.wqe_index.eq(segment.receive.index),
+            trackers.opened_digest.eq(segment.digest),
             trackers.timeout.eq(segment.timeout),
         ]
         m.d.sync += trackers.missing.eq(

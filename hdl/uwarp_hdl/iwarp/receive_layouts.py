@@ -4,18 +4,26 @@ Offsets are octets from a region's ``base_to``. A mapped region has at most ``ma
 at most 2^16 octets, so its offsets have ``log2(map_bits) + 16`` bits.
 """
 
+from functools import reduce
+from operator import xor
+
+from amaranth.hdl import Cat
 from amaranth.lib import data
 from amaranth.utils import exact_log2
 
 from uwarp.contract import Parameters
+from uwarp.wire import Opcode
 
 from ..layouts import Datagram
 
 __all__ = [
+    "DIGEST_WIDTH",
     "TICKET_WIDTH",
     "PendingCompletion",
     "PlaceCommand",
     "granule_width",
+    "message_digest",
+    "message_name",
     "message_name_layout",
     "offset_width",
     "segment_layout",
@@ -25,6 +33,7 @@ __all__ = [
 ]
 
 TICKET_WIDTH = 8
+DIGEST_WIDTH = 24
 
 
 def granule_width(parameters: Parameters) -> int:
@@ -46,6 +55,25 @@ def message_name_layout(parameters: Parameters) -> data.StructLayout:
             "send": 1,
         }
     )
+
+
+def message_name(parameters: Parameters, datagram):
+    shape = message_name_layout(parameters)
+    named = [datagram[name][: shape[name].width] for name, _ in shape if name != "send"]
+    return data.View(shape, Cat(named, datagram.opcode != Opcode.WRITE_RECORD))
+
+
+def message_digest(name):
+    """``DIGEST_WIDTH`` bits that differ for most pairs of names: each field folded, the QP's number
+    and the kind away from the low bits of the others, where the messages of two QPs are likely to
+    differ too."""
+    fields = (name.msn, name.source_port, name.source_ip, name.qpn << 14, name.send << 12)
+    chunks = [
+        field[start : start + DIGEST_WIDTH]
+        for field in fields
+        for start in range(0, len(field), DIGEST_WIDTH)
+    ]
+    return reduce(xor, chunks)[:DIGEST_WIDTH]
 
 
 class PlaceCommand(data.Struct):
@@ -83,21 +111,24 @@ def segment_layout(parameters: Parameters) -> data.StructLayout:
     ``drop`` is the Counter of the first failed check, 0 if none. ``low`` to ``high`` - 1 are the
     granules between the message's ``first`` and ``last`` which the segment covers, if ``inner``;
     ``head`` and ``tail`` say whether it covers those two. ``start`` and ``end`` are the offsets of
-    the message's first and last octet, ``complete`` says that the payload is the whole message.
+    the message's first and last octet, ``complete`` says that the payload is the whole message,
+    ``digest`` is that of its name.
 
-    Of a Send ``datagram.stag``, ``base`` and the region's fields are those of its receive's SGE.
-    ``mapped``: the message may have a tracker.
+    Of a Send ``datagram.stag``, ``base`` and the region's fields are those of its receive's SGE, or
+    ``held``: its message was found open. ``mapped``: the message may have a tracker.
     """
     granule = granule_width(parameters)
     return data.StructLayout(
         {
             "datagram": Datagram,
+            "digest": DIGEST_WIDTH,
             "drop": 6,
             "cq": 16,
             "timeout": 16,
             "address": 64,
             "base": 64,
             "dma_addr": 64,
+            "held": 1,
             "mapped": 1,
             "granule_log2": 5,
             "map_base": granule,

@@ -1,8 +1,10 @@
 """Trackers: the open messages, one each (device behaviour, section 4).
 
-Names are compared in parallel, and so are the octets that a new message would share with open
-ones. What stays the same until a message closes is in a memory; so is its progress.
+Digests of names are compared in parallel, and so are the octets that a new message would share with
+open ones. What stays the same until a message closes is in a memory; so is its progress.
 """
+
+from itertools import pairwise
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal
 from amaranth.lib import data, memory, wiring
@@ -13,6 +15,7 @@ from uwarp.contract import CloseTarget, Parameters
 
 from ..layouts import CloseRequest
 from .receive_layouts import (
+    DIGEST_WIDTH,
     granule_width,
     message_name_layout,
     offset_width,
@@ -31,6 +34,12 @@ def lowest_set(bits):
     return result
 
 
+def _carries(a, not_b):
+    """Whether a >= b: the carry of a - b."""
+    width = len(a)
+    return (Cat(C(1, 1), a) + Cat(C(1, 1), not_b[:width]))[width + 1]
+
+
 def progress_layout(parameters: Parameters) -> data.StructLayout:
     """``missing``: granules between the first and the last that are not valid yet. ``head`` and
     ``tail``: the first and the last granule are valid; of a message in one granule both are set."""
@@ -46,21 +55,26 @@ class Trackers(wiring.Component):
 
     Members
     -------
-    name, region, start, end : In
-        Of a datagram's message; its first and last octet count from the region's base.
+    digest, region, start, end : In
+        Of a datagram's message; its first and last octet count from the region's base. ``region``
+        is the region's number.
     match : Out(n_tracker)
-        The tracker that holds ``name``.
+        Trackers whose message's name has ``digest``: nearly always the one of that name, if any.
     overlap : Out(n_tracker)
         Trackers of ``region`` that share an octet with ``start`` to ``end``.
     found : Out(1)
-        A tracker held ``name`` in the cycle before.
+        Trackers matched in the cycle before, strangers apart. Of the lowest ...
     span : Out
-        Of the tracker that held ``name`` three cycles before.
+        ... two cycles after that: where its message lies.
+    name, own : In, Out(1)
+        ... three cycles after that: its message has this name, which was there a cycle before.
+    stranger, renew : In(1)
+        ... three cycles after that: it is a stranger, until ``open`` or ``renew``.
     index : In
     row, progress : Out
     free, free_index : Out
         The lowest free tracker; right from two cycles after an ``open`` or ``close``.
-    open, opened, dma_addr, missing, timeout : In
+    open, opened, opened_digest, dma_addr, missing, timeout : In
         Opens ``free_index`` with the row ``opened``, silent for at most ``timeout`` ticks.
     touch, touch_index, tick : In
         A segment of ``touch_index`` has been placed at ``tick``.
@@ -85,13 +99,17 @@ class Trackers(wiring.Component):
         offset = offset_width(parameters)
         super().__init__(
             {
-                "name": In(message_name_layout(parameters)),
-                "region": In(24),
+                "digest": In(DIGEST_WIDTH),
+                "region": In(exact_log2(parameters.n_region)),
                 "start": In(offset),
                 "end": In(offset),
                 "match": Out(n),
                 "found": Out(1),
                 "span": Out(span_layout(parameters)),
+                "name": In(message_name_layout(parameters)),
+                "own": Out(1),
+                "stranger": In(1),
+                "renew": In(1),
                 "overlap": Out(n),
                 "index": In(range(n)),
                 "row": Out(tracker_layout(parameters)),
@@ -101,6 +119,7 @@ class Trackers(wiring.Component):
                 "open": In(1),
                 "opened": In(tracker_layout(parameters)),
                 "dma_addr": In(64),
+                "opened_digest": In(DIGEST_WIDTH),
                 "missing": In(granule_width(parameters)),
                 "timeout": In(16),
                 "touch": In(1),
@@ -126,33 +145,35 @@ class Trackers(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         n = self._parameters.n_tracker
-        name_shape = message_name_layout(self._parameters)
-
         opened = Signal(n)
         # One bit, or none, a cycle late like ``free_index``. The free tracker's registers follow
         # ``opened``, so that ``open`` only has to say that they count.
         is_free = Signal(n, init=1)
         m.d.sync += is_free.eq(~opened & (opened + 1)[:n])
         for i in range(n):
-            name = Signal(name_shape, name=f"name{i}")
-            region = Signal(24, name=f"region{i}")
-            start = Signal.like(self.start, name=f"start{i}")
+            digest = Signal(DIGEST_WIDTH, name=f"digest{i}")
+            region = Signal.like(self.region, name=f"region{i}")
+            # Inverted, since a carry chain subtracts its second operand by adding the inverse.
+            before_start = Signal.like(self.start, name=f"before_start{i}")
             end = Signal.like(self.end, name=f"end{i}")
             with m.If(self.open & is_free[i]):
                 m.d.sync += opened[i].eq(1)
             with m.If(is_free[i] & ~opened[i]):
                 m.d.sync += [
-                    name.eq(self.opened.name),
+                    digest.eq(self.opened_digest),
                     region.eq(self.opened.stag[8:]),
-                    start.eq(self.opened.start),
+                    before_start.eq(~self.opened.start),
                     end.eq(self.opened.end),
                 ]
             with m.If(self.close & (self.close_index == i)):
                 m.d.sync += opened[i].eq(0)
             m.d.comb += [
-                self.match[i].eq(opened[i] & (name.as_value() == self.name.as_value())),
+                self.match[i].eq(opened[i] & (digest == self.digest)),
                 self.overlap[i].eq(
-                    opened[i] & (region == self.region) & (start <= self.end) & (self.start <= end)
+                    opened[i]
+                    & (region == self.region)
+                    & _carries(self.end, before_start)
+                    & _carries(end, ~self.start)
                 ),
             ]
         with m.If(self.open):
@@ -181,22 +202,38 @@ class Trackers(wiring.Component):
         )
         span_read = spans.read_port()
         span_write = spans.write_port()
-        m.d.sync += [matched.eq(self.match), self.span.eq(span_read.data)]
+        name_shape = message_name_layout(self._parameters)
+        m.submodules.names = names = memory.Memory(shape=name_shape, depth=n, init=[])
+        name_read = names.read_port()
+        name_write = names.write_port()
+        name = Signal(name_shape)
+        looked_at = [Signal(range(n), name=f"looked_at{i}") for i in range(4)]
+        strangers = Signal(n)
+        m.d.sync += [
+            matched.eq(self.match & ~strangers),
+            self.span.eq(span_read.data),
+            name.eq(name_read.data),
+            self.own.eq(name.as_value() == self.name.as_value()),
+            *(later.eq(index) for index, later in pairwise(looked_at)),
+        ]
+        with m.If(self.stranger):
+            m.d.sync += strangers.bit_select(looked_at[3], 1).eq(1)
+        with m.If(self.open | self.renew):
+            m.d.sync += strangers.eq(0)
         m.d.comb += [
             self.found.eq(matched.any()),
-            # At most one bit is set.
-            span_read.addr.eq(
-                Cat(
-                    Cat(matched[i] for i in range(n) if i >> bit & 1).any()
-                    for bit in range(len(span_read.addr))
-                )
-            ),
+            looked_at[0].eq(lowest_set(matched)),
+            span_read.addr.eq(looked_at[0]),
+            name_read.addr.eq(looked_at[0]),
             span_write.addr.eq(self.free_index),
             span_write.data.dma_addr.eq(self.dma_addr),
             span_write.en.eq(self.open),
+            name_write.addr.eq(self.free_index),
+            name_write.data.eq(self.opened.name),
+            name_write.en.eq(self.open),
         ]
-        for name in ("granule_log2", "map_base", "start"):
-            m.d.comb += span_write.data[name].eq(self.opened[name])
+        for field in ("granule_log2", "map_base", "start"):
+            m.d.comb += span_write.data[field].eq(self.opened[field])
 
         m.submodules.progresses = progresses = memory.Memory(
             shape=progress_layout(self._parameters), depth=n, init=[]
