@@ -8,7 +8,7 @@ export UWARP_CACHE ?= $(CURDIR)/.cache
 WORKERS ?= 2
 DEMO ?=
 
-.PHONY: help check-tools setup gateware demo test soak lint docs clean
+.PHONY: help check-tools setup gateware demo test soak lint docs resources clean
 
 help:
 	@echo "make demo    send a picture between two NICs over a lossy wire (DEMO='--loss 0' passes options)"
@@ -16,6 +16,7 @@ help:
 	@echo "make soak    run the long tests as well"
 	@echo "make lint    ruff and mypy"
 	@echo "make docs    write the generated documents again"
+	@echo "make resources  synthesise every unit and write docs/resources.md (an hour or two)"
 	@echo "make setup   only set up .venv;  make clean   remove all that was made"
 
 check-tools:
@@ -56,6 +57,9 @@ lint: setup
 
 docs: setup
 	@$(BIN)/python -m uwarp.contract
+
+resources: setup
+	@$(BIN)/python -m uwarp_boards.resources
 
 clean:
 	rm -rf $(VENV) .cache build demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -37,6 +37,7 @@ from .net.crc_check import CrcCheck
 from .net.realign import Realigner
 from .net.receive import FrameReceiver
 from .nic import Nic
+from .receive_side import ReceiveSide
 from .stream.packet_fifo import PacketFifo
 from .stream.queue import Queue
 
@@ -62,6 +63,7 @@ UNITS: dict[str, Factory] = {
     "completion_queue": lambda parameters: CompletionQueue(),
     "message_close": lambda parameters: MessageClose(64),
     "datagram_receiver": DatagramReceiver,
+    "receive_side": ReceiveSide,
     "send_scheduler": SendScheduler,
     "wqe_fetch": WqeFetch,
     "segmenter": Segmenter,

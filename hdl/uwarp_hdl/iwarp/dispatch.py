@@ -275,7 +275,6 @@ class Dispatch(wiring.Component):
                 wants_credit = ~found & (is_record | segment.receive.available)
                 m.d.sync += [
                     tracker.eq(trackers.index),
-                    overlap.eq(trackers.overlap),
                     credit_asked.eq(wants_credit),
                 ]
                 with m.If(found):
@@ -290,6 +289,7 @@ class Dispatch(wiring.Component):
                     request.valid.eq(1),
                     request.payload.operation.eq(CreditOperation.RESERVE),
                 ]
+                m.d.sync += overlap.eq(trackers.overlap)
                 with m.If(request.ready):
                     m.next = "DECIDE"
 
@@ -389,10 +389,9 @@ class Dispatch(wiring.Component):
                 # The tracker that has become free is known a cycle later.
                 m.next = "DECIDE"
 
-        # ``overlap`` is a cycle or more old whenever this is asked.
+        # In time for DECIDE, which waits for ``closed``: four cycles after LOOKUP.
         m.d.sync += conflicts.eq(
-            ((is_record & segment.mapped) | (fits & segment.mapped & ~segment.complete))
-            & overlap.any()
+            segment.mapped & (is_record | (fits & ~segment.complete)) & overlap.any()
         )
         m.d.comb += trackers.index.eq(Mux(fsm.ongoing("MATCH"), lowest_set(match), closing))
 

@@ -5,8 +5,8 @@
     hints (FIFO) --+--> look: indices, QP row --> burst --> memory --> words --> fills
     miss ----------+                         '--> flights (FIFO) --------^
 
-From a hint or a miss to its burst 7 cycles, from one burst to the next 8. QPs take turns, a burst
-each, until their shares of the cache are full; one for which a Send waits comes first. Up to
+From a hint to its burst 8 cycles, from a miss 7, from one burst to the next 8. QPs take turns, a
+burst each, until their shares of the cache are full; one for which a Send waits comes first. Up to
 ``FLIGHTS`` bursts of up to 8 WQEs, 32 words, are on their way; words always have a place.
 """
 
@@ -93,7 +93,7 @@ class ReceivePrefetch(wiring.Component):
     pause : In(1)
         Begin nothing.
     idle : Out(1)
-        Nothing is on its way.
+        While ``pause``, from its second cycle on: nothing is on its way.
     clear, clear_qpn : In
         Indices of this QP begin at 0. Only while ``idle`` and ``pause``.
     read : Out(ReadClientSignature)
@@ -160,6 +160,8 @@ class ReceivePrefetch(wiring.Component):
         hint = Signal()
         hint_qpn = Signal.like(self.hint_qpn)
         back = Signal()
+        puts = Signal()
+        put_qpn = Signal.like(self.hint_qpn)
         m.submodules.asked = asked_memory = memory.Memory(shape=16, depth=n_qp, init=[])
         put = asked_memory.write_port()
         get = asked_memory.read_port()
@@ -189,8 +191,8 @@ class ReceivePrefetch(wiring.Component):
         count = Signal(range(largest + 1))
 
         m.d.comb += [
-            hints.i.p.eq(Mux(hint, hint_qpn, qpn)),
-            hints.i.valid.eq((hint | back) & ~queued.bit_select(hints.i.p, 1)),
+            hints.i.p.eq(put_qpn),
+            hints.i.valid.eq(puts & ~queued.bit_select(put_qpn, 1)),
             self.qp.index.eq(qpn),
             get.addr.eq(qpn),
             put.addr.eq(qpn),
@@ -204,6 +206,8 @@ class ReceivePrefetch(wiring.Component):
         m.d.sync += [
             hint.eq(self.hint),
             hint_qpn.eq(self.hint_qpn),
+            puts.eq(hint | back),
+            put_qpn.eq(Mux(hint, hint_qpn, qpn)),
             asked_next.eq(asked + count),
             issued.eq(0),
         ]
@@ -217,7 +221,7 @@ class ReceivePrefetch(wiring.Component):
             m.d.sync += served.eq(0)
 
         with m.FSM() as fsm:
-            m.d.comb += self.idle.eq(fsm.ongoing("IDLE") & ~flying)
+            m.d.sync += self.idle.eq(fsm.ongoing("IDLE") & ~flying & self.pause)
             with m.State("IDLE"):
                 with m.If(~self.pause):
                     m.d.sync += for_miss.eq(0)

@@ -49,9 +49,9 @@ def progress_layout(parameters: Parameters) -> data.StructLayout:
 class Trackers(wiring.Component):
     """``n_tracker`` open messages: look up, open, account, close; and find those that fell silent.
 
-    ``match`` and ``overlap`` are combinational. ``row`` and ``progress`` are those of the ``index``
-    of the cycle before. One of ``open``, ``touch``, ``mark`` and ``close`` may be high in a cycle;
-    or ``open`` and ``touch``, of the same tracker.
+    ``match`` is combinational; ``overlap`` a cycle late but for trackers that close. ``row`` and
+    ``progress`` are those of the ``index`` of the cycle before. One of ``open``, ``touch``,
+    ``mark`` and ``close`` may be high in a cycle; or ``open`` and ``touch``, of the same tracker.
 
     Members
     -------
@@ -167,14 +167,17 @@ class Trackers(wiring.Component):
                 ]
             with m.If(self.close & (self.close_index == i)):
                 m.d.sync += opened[i].eq(0)
+            conditions = Signal(3, name=f"conditions{i}")
+            m.d.sync += conditions.eq(
+                Cat(
+                    region == self.region,
+                    _carries(self.end, before_start),
+                    _carries(end, ~self.start),
+                )
+            )
             m.d.comb += [
                 self.match[i].eq(opened[i] & (digest == self.digest)),
-                self.overlap[i].eq(
-                    opened[i]
-                    & (region == self.region)
-                    & _carries(self.end, before_start)
-                    & _carries(end, ~self.start)
-                ),
+                self.overlap[i].eq(opened[i] & conditions.all()),
             ]
         with m.If(self.open):
             m.d.sync += self.count.eq(self.count + 1)

@@ -26,20 +26,23 @@ __all__ = ["Realigner"]
 
 
 class UnitKind(data.Struct):
-    """What the 4 octets of a unit are if they begin with a number of type or tag."""
+    """What the 4 octets of a unit are if they begin with a number of type or tag.
+
+    ``even``: the units before the UDP header of that IP header are even in number.
+    """
 
     tag: 1
     ipv4: 1
     ipv6: 1
+    even: 1
 
 
 def unit_kind(unit):
     number = Cat(unit[8:16], unit[:8])
-    return Cat(
-        Cat(number == value for value in TAG_TYPES).any(),
-        number == ETHERTYPE_IPV4,
-        number == ETHERTYPE_IPV6,
-    )
+    is_ipv4, is_ipv6 = number == ETHERTYPE_IPV4, number == ETHERTYPE_IPV6
+    # Of IPv4 the lowest bit of the header's length says so.
+    even = is_ipv6 | (is_ipv4 & ~unit[16])
+    return Cat(Cat(number == value for value in TAG_TYPES).any(), is_ipv4, is_ipv6, even)
 
 
 class Realigner(wiring.Component):
@@ -81,7 +84,9 @@ class Realigner(wiring.Component):
                 first.eq(at_start),
                 at_start.eq(beat.last),
                 low_kind.as_value().eq(unit_kind(beat.data[:32])),
-                high_kind.as_value().eq(unit_kind(beat.data[32:])),
+                high_kind.as_value().eq(
+                    unit_kind(beat.data[32:]) & (~beat.last | (beat.count > 4)).replicate(4)
+                ),
             ]
 
         held = Signal(FrameWord)
@@ -99,37 +104,26 @@ class Realigner(wiring.Component):
         with m.Elif(leaves):
             m.d.sync += held.valid.eq(0)
 
-        # The frame has octets in each of the three units that may hold the type.
-        has_unit3 = ~held.last | held.last_octet[2]
-        has_unit4 = ~held.last
-        has_unit5 = has_unit4 & (~following.last | following.last_octet[2])
+        # ``high_kind`` is 0 if the frame has no octets there; so is ``held_kind``.
         tagged, twice = Signal(), Signal()
         kind = Signal(UnitKind)
-        m.d.comb += [
-            tagged.eq(held_kind.tag & has_unit3),
-            twice.eq(tagged & low_kind.tag & has_unit4),
-        ]
-        # The last bit is the lowest one of IPv4's header length.
-        even = Signal()
-        with m.If(twice):
-            _choose(m, kind, even, has_unit5, high_kind, following.data[48])
-        with m.Elif(tagged):
-            _choose(m, kind, even, has_unit4, low_kind, following.data[16])
-        with m.Else():
-            _choose(m, kind, even, has_unit3, held_kind, held.data[48])
+        m.d.comb += [tagged.eq(held_kind.tag), twice.eq(tagged & low_kind.tag & ~held.last)]
+        with m.If(~tagged):
+            m.d.comb += kind.eq(held_kind)
+        with m.Elif(~held.last):
+            m.d.comb += kind.eq(Mux(low_kind.tag, high_kind, low_kind))
 
         # A word begins with the second unit of one that came if it is ``shifted``.
         shifted, was_shifted = Signal(), Signal()
         dropped = Signal()
-        early = kind.ipv6 | (kind.ipv4 & even)
         properties = Cat(word.ipv4, word.ipv6, word.early)
         kept = Signal.like(properties)
         m.d.comb += [shifted.eq(was_shifted), properties.eq(kept)]
         with m.If(is_second):
             m.d.comb += [
-                shifted.eq(tagged ^ twice ^ early),
-                dropped.eq(twice | (tagged & early)),
-                properties.eq(Cat(kind.ipv4, kind.ipv6, early)),
+                shifted.eq(tagged ^ twice ^ kind.even),
+                dropped.eq(twice | (tagged & kind.even)),
+                properties.eq(Cat(kind.ipv4, kind.ipv6, kind.even)),
             ]
         with m.If(leaves):
             m.d.sync += [was_shifted.eq(shifted & ~held.last), kept.eq(properties)]
@@ -157,10 +151,3 @@ class Realigner(wiring.Component):
         with m.If(dropped):
             m.d.comb += word.valid.eq(0)
         return m
-
-
-def _choose(m, kind, even, is_there, found, length_bit):
-    m.d.comb += [
-        kind.as_value().eq(Mux(is_there, found.as_value(), 0)),
-        even.eq(~length_bit),
-    ]

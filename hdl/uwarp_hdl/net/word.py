@@ -130,7 +130,10 @@ class FieldCapture(wiring.Component):
                 register = self.fields[name].word_select(octets - 1 - i, 8)
                 words.setdefault((offset + i) // 8, []).append((register, (offset + i) % 8))
         for number, parts in words.items():
-            with m.If(self.word.valid & (self.word[self._number] == number)):
+            # With a number above 0 the frame's word takes the place of what stood there before it
+            # came, and ``valid`` is late.
+            counts = self.word.valid if number == 0 else 1
+            with m.If(counts & (self.word[self._number] == number)):
                 for register, octet in parts:
                     m.d.sync += register.eq(self.word.data.word_select(octet, 8))
         return m

@@ -1,0 +1,126 @@
+"""``python -m uwarp_boards.resources``: synthesise every unit and write ``docs/resources.md``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+from uwarp.contract import Parameters
+
+from .synth import DEVICE, PathStep, SynthError, UnitReport, synthesise
+
+__all__ = ["measure", "resources_table", "write_resources"]
+
+_INTRODUCTION = """# Resources
+
+Made by `make resources`: do not edit. `uwarp synth UNIT` measures one unit.
+
+Each unit with the default parameters ({parameters}), alone on an {device}, speed grade {speed}:
+synthesised with Yosys (`synth_ecp5`) for what it takes, and once more between registers at its
+pins, placed and routed with nextpnr, for its clock. The clock is the median of {seeds}. A carry
+cell counts as two LUT4, a 16x4 RAM as six. The critical path is that of the median: delays in ns
+up to and through each place.
+"""
+
+
+def _path(steps: Iterable[PathStep]) -> str:
+    # The pins' registers and the pinned unit itself are no names of ours.
+    return " → ".join(f"`{step.place.removeprefix('unit.')}` {step.delay:.2f}" for step in steps)
+
+
+def resources_table(reports: Sequence[UnitReport], *, seeds: int, speed: int) -> str:
+    """The text of ``docs/resources.md``."""
+    parameters = ", ".join(f"{name} {value}" for name, value in vars(Parameters()).items())
+    lines = [
+        _INTRODUCTION.format(
+            parameters=parameters,
+            device=DEVICE,
+            speed=speed,
+            seeds="one placement" if seeds == 1 else f"{seeds} placements",
+        ),
+        "| unit | LUT4 | FF | block RAM | DSP | MHz | critical path |",
+        "|---|---:|---:|---:|---:|---:|---|",
+    ]
+    for report in reports:
+        figures = (report.lut4, report.ff, report.block_ram, report.dsp, f"{report.mhz:.1f}")
+        cells = [f"`{report.unit}`", *map(str, figures), _path(report.critical_path)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _measure_one(unit: str, seeds: int, speed: int) -> UnitReport:
+    from uwarp_hdl.units import UNITS
+
+    return synthesise(unit, UNITS[unit](Parameters()), seeds=seeds, speed=speed)
+
+
+def measure(
+    units: Sequence[str], *, seeds: int = 3, speed: int = 8, processes: int = 2
+) -> Iterator[UnitReport]:
+    """Reports of ``units`` (names of :data:`uwarp_hdl.units.UNITS`) as they come.
+
+    Raises
+    ------
+    SynthError
+        A tool failed; the message names the unit.
+    """
+    with ProcessPoolExecutor(processes) as pool:
+        waiting = {pool.submit(_measure_one, unit, seeds, speed): unit for unit in units}
+        try:
+            for done in as_completed(waiting):
+                try:
+                    yield done.result()
+                except SynthError as error:
+                    raise SynthError(f"{waiting[done]}: {error}") from None
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def write_resources(path: Path, units: Sequence[str], **options: Any) -> None:
+    """Measure ``units``, saying each as it is done, and write the table in their order."""
+    reports: dict[str, UnitReport] = {}
+    for report in measure(units, **options):
+        reports[report.unit] = report
+        print(
+            f"{len(reports)} of {len(units)}: {report.unit} {report.lut4} LUT4, {report.mhz} MHz",
+            file=sys.stderr,
+            flush=True,
+        )
+    seeds, speed = options.get("seeds", 3), options.get("speed", 8)
+    table = resources_table([reports[unit] for unit in units], seeds=seeds, speed=speed)
+    path.write_text(table, encoding="utf-8")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    from uwarp_hdl.units import UNITS
+
+    parser = argparse.ArgumentParser(prog="python -m uwarp_boards.resources", description=__doc__)
+    parser.add_argument("units", nargs="*", metavar="UNIT", help="by default all")
+    parser.add_argument("-o", "--output", type=Path, default=Path("docs/resources.md"))
+    parser.add_argument("--seeds", type=int, default=3, help="placements of each unit (3)")
+    parser.add_argument("--processes", type=int, default=2, help="units at a time (2)")
+    options = parser.parse_args(arguments)
+    unknown = sorted(set(options.units) - set(UNITS))
+    if unknown:
+        parser.error(f"no unit is named {', '.join(unknown)}; there are {', '.join(UNITS)}")
+    if options.seeds < 1 or options.processes < 1:
+        parser.error("--seeds and --processes take 1 or more")
+    try:
+        write_resources(
+            options.output,
+            options.units or list(UNITS),
+            seeds=options.seeds,
+            processes=options.processes,
+        )
+    except SynthError as error:
+        print(f"resources: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

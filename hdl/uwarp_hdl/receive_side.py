@@ -1,0 +1,101 @@
+"""All of the receive side, from the MAC's frames to host memory, to be synthesised by itself.
+
+::
+
+    rx > [FrameReceiver] > [DatagramReceiver] > [CompletionUnit] > [WriteArbiter] > bus
+                                   '---- payload, maps --------------^
+"""
+
+from amaranth.hdl import Module
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from uwarp.contract import Counter, Parameters
+
+from .dma.channels import WRITE_CHANNELS
+from .dma.write import WriteArbiter
+from .iwarp.complete import CompletionUnit
+from .iwarp.receive import DatagramReceiver
+from .net.receive import FrameReceiver
+from .stream.queue import connect_streams
+
+__all__ = ["ReceiveSide"]
+
+
+class ReceiveSide(wiring.Component):
+    """Frame receiver, datagram receiver and completion unit, composed as the NIC does it.
+
+    The completion unit has no client but the receiver, and there are no tables: their reads are
+    members.
+
+    Members
+    -------
+    rx, config, ports : as of FrameReceiver
+    time, qp, region, receive_doorbells, wqe_read : as of DatagramReceiver
+    cq_doorbells, irq_set, irq_clear, irq_cq : as of CompletionUnit
+    bus : Out(WRITE_CHANNELS)
+    events : Out(len(Counter)).array(3)
+        Of the three units.
+    busy : Out(1)
+    """
+
+    def __init__(self, parameters: Parameters) -> None:
+        self._frames = FrameReceiver(parameters)
+        self._receiver = DatagramReceiver(parameters)
+        self._completion = CompletionUnit(parameters, clients=1)
+        frames, receiver, completion = (
+            unit.signature.members for unit in (self._frames, self._receiver, self._completion)
+        )
+        super().__init__(
+            {
+                "rx": frames["rx"],
+                "config": frames["config"],
+                "ports": frames["ports"],
+                "time": In(47),
+                "qp": receiver["qp"],
+                "region": receiver["region"],
+                "receive_doorbells": receiver["doorbells"],
+                "wqe_read": receiver["wqe_read"],
+                "cq_doorbells": completion["doorbells"],
+                "irq_set": Out(1),
+                "irq_clear": Out(1),
+                "irq_cq": Out(16),
+                "bus": Out(WRITE_CHANNELS),
+                "events": Out(len(Counter)).array(3),
+                "busy": Out(1),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.frames = frames = self._frames
+        m.submodules.receiver = receiver = self._receiver
+        m.submodules.completion = completion = self._completion
+        m.submodules.write_arbiter = writes = WriteArbiter(3)
+
+        connect_streams(m, self.rx, frames.rx)
+        wiring.connect(m, frames.ports, wiring.flipped(self.ports))
+        connect_streams(m, frames.datagrams, receiver.datagrams)
+        connect_streams(m, frames.payload, receiver.payload)
+        for name in ("qp", "region", "wqe_read"):
+            wiring.connect(m, getattr(receiver, name), wiring.flipped(getattr(self, name)))
+        connect_streams(m, self.receive_doorbells, receiver.doorbells)
+        connect_streams(m, self.cq_doorbells, completion.doorbells)
+        wiring.connect(m, receiver.credits, completion.credits[0])
+        connect_streams(m, receiver.completions, completion.completions[0])
+        for client, port in enumerate(
+            (receiver.payload_write, receiver.map_write, completion.write)
+        ):
+            wiring.connect(m, port, writes.clients[client])
+        wiring.connect(m, writes.bus, wiring.flipped(self.bus))
+        m.d.comb += [
+            frames.config.eq(self.config),
+            receiver.time.eq(self.time),
+            completion.time.eq(self.time),
+            self.busy.eq(receiver.busy | completion.busy),
+        ]
+        for name in ("irq_set", "irq_clear", "irq_cq"):
+            m.d.comb += getattr(self, name).eq(getattr(completion, name))
+        for events, unit in zip(self.events, (frames, receiver, completion), strict=True):
+            m.d.comb += events.eq(unit.events)
+        return m
