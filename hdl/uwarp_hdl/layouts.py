@@ -5,6 +5,7 @@ from amaranth.lib import data, enum
 from uwarp.contract import (
     CQ_ENTRY,
     CQE,
+    MODERATION_ENTRY,
     PORT_ENTRY,
     QP_ENTRY,
     RECV_WQE,
@@ -15,16 +16,19 @@ from uwarp.contract import (
 
 __all__ = [
     "CQ_ROW",
+    "MODERATION_ROW",
     "PORT_ROW",
     "QP_ROW",
     "RECV_WQE_LAYOUT",
     "REGION_ROW",
     "SEND_WQE_LAYOUT",
     "Burst",
+    "CloseRequest",
     "Completion",
     "CqDoorbell",
     "CreditRequest",
     "Datagram",
+    "EventRing",
     "PacketBeat",
     "PortConfig",
     "ReadBeat",
@@ -44,6 +48,7 @@ QP_ROW = structure_layout(QP_ENTRY)
 REGION_ROW = structure_layout(REGION_ENTRY)
 CQ_ROW = structure_layout(CQ_ENTRY)
 PORT_ROW = structure_layout(PORT_ENTRY)
+MODERATION_ROW = structure_layout(MODERATION_ENTRY)
 SEND_WQE_LAYOUT = structure_layout(SEND_WQE)
 RECV_WQE_LAYOUT = structure_layout(RECV_WQE)
 
@@ -76,6 +81,22 @@ class PortConfig(data.Struct):
     accept_foreign: 1
 
 
+class EventRing(data.Struct):
+    """The event ring: of ``2 ** log2`` entries at ``address``, in use if ``enabled``."""
+
+    address: 64
+    log2: 4
+    enabled: 1
+
+
+class CloseRequest(data.Struct):
+    """While ``active``: close the open messages of ``row`` of ``target``, a ``CloseTarget``."""
+
+    active: 1
+    target: 8
+    row: 16
+
+
 class RingDoorbell(data.Struct):
     """A new producer index of a QP's ring, or (``reset``) the QP's indices to be cleared."""
 
@@ -85,13 +106,16 @@ class RingDoorbell(data.Struct):
 
 
 class CqDoorbell(data.Struct):
-    """A new consumer index of a CQ, to arm it (``arm``), or (``reset``) the CQ's row as it was
-    written."""
+    """A new consumer index of a CQ, to arm it (``arm``), if need be for solicited completions only
+    (``solicited`` as well); or (``reset``) the CQ's row as it was written; or (``moderate``) its
+    row of the moderation table, ``MODERATION_ROW``, in ``index``."""
 
     cq: 16
     index: 32
     arm: 1
+    solicited: 1
     reset: 1
+    moderate: 1
     row: CQ_ROW
 
 

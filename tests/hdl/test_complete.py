@@ -91,9 +91,9 @@ class Ring:
         return cqe
 
 
-async def ring_doorbell(ctx, dut, cq, *, index=0, arm=0, row=None):
+async def ring_doorbell(ctx, dut, cq, *, index=0, arm=0, row=None, **fields):
     payload = {"cq": cq, "index": index, "arm": arm, "reset": row is not None}
-    ctx.set(dut.doorbells.payload, payload | {"row": CQ_ENTRY.from_int(row or 0).__dict__})
+    ctx.set(dut.doorbells.payload, payload | fields | {"row": CQ_ENTRY.from_int(row or 0).__dict__})
     ctx.set(dut.doorbells.valid, 1)
     await until(ctx, dut.doorbells.ready)
     ctx.set(dut.doorbells.valid, 0)

@@ -34,7 +34,9 @@ class CqPost(data.Struct):
     cq: 16
     index: 32
     arm: 1
+    solicited: 1
     reset: 1
+    moderate: 1
 
 
 class DoorbellPages(wiring.Component):
@@ -90,12 +92,14 @@ class DoorbellPages(wiring.Component):
         begin = access.request & ~access.done
         write = begin & access.write & (page < self._parameters.n_qp) & ~self.busy
         offset = access.address[2:_PAGE_LOG2]
-        arm = offset == Doorbell.CQ_ARM.value >> 2
+        solicited = offset == Doorbell.CQ_ARM_SOLICITED.value >> 2
+        arm = (offset == Doorbell.CQ_ARM.value >> 2) | solicited
+        cq_doorbells = (Doorbell.CQ_CONSUMER, Doorbell.CQ_ARM, Doorbell.CQ_ARM_SOLICITED)
         m.d.sync += access.done.eq(begin)
         for queue, post, number, doorbells in (
             (send, self.post_send, "qpn", (Doorbell.SQ_PRODUCER,)),
             (receive, self.post_receive, "qpn", (Doorbell.RQ_PRODUCER,)),
-            (completion, self.post_completion, "cq", (Doorbell.CQ_CONSUMER, Doorbell.CQ_ARM)),
+            (completion, self.post_completion, "cq", cq_doorbells),
         ):
             connect_streams(m, post, queue.i)
             with m.If(write & offset.matches(*(item.value >> 2 for item in doorbells))):
@@ -107,7 +111,10 @@ class DoorbellPages(wiring.Component):
                 ]
                 m.d.sync += access.done.eq(queue.i.ready)
         with m.If(write):
-            m.d.comb += completion.i.payload.arm.eq(arm)
+            m.d.comb += [
+                completion.i.payload.arm.eq(arm),
+                completion.i.payload.solicited.eq(solicited),
+            ]
 
         connect_streams(m, send.o, self.send)
         connect_streams(m, receive.o, self.receive)
@@ -116,7 +123,9 @@ class DoorbellPages(wiring.Component):
             self.completion.p.cq.eq(post.cq),
             self.completion.p.index.eq(post.index),
             self.completion.p.arm.eq(post.arm),
+            self.completion.p.solicited.eq(post.solicited),
             self.completion.p.reset.eq(post.reset),
+            self.completion.p.moderate.eq(post.moderate),
             self.completion.p.row.eq(self.row),
             self.completion.valid.eq(completion.o.valid),
             completion.o.ready.eq(self.completion.ready),

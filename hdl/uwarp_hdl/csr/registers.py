@@ -2,20 +2,20 @@
 
 ::
 
-    access --> address decoded --> word of an array --> value (read) or effect (write) --> done
+    access --> address decoded --> word of an array --> word of all --> value, effect --> done
 
 TABLE_DATA is kept twice: in a memory to be read back from, and of the widest row's octets in
 registers, which a command takes at once. Neither is touched by a reset.
 
-A read takes 3 cycles, but one of a counter, which waits for it. A write takes 3 cycles, but
-TABLE_COMMAND, which waits for ``command.done``. While ``busy`` only STATUS and the build parameters
-read as other than 0, and writes do nothing.
+An access takes 4 cycles, but the read of a counter, and the writes of TABLE_COMMAND and
+COUNTERS_SNAPSHOT, which wait for it, the command and the snapshot. While ``busy`` only STATUS and
+the build parameters read as other than 0, and writes do nothing.
 """
 
 from functools import reduce
 from operator import or_
 
-from amaranth.hdl import Array, Cat, Module, Mux, Signal
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal
 from amaranth.lib import memory, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -24,15 +24,16 @@ from uwarp.contract import (
     TABLES,
     VERSION,
     AccessMode,
+    CloseTarget,
     Control,
     DeviceStatus,
     Parameters,
     Register,
 )
 
-from ..layouts import PortConfig
+from ..layouts import CloseRequest, EventRing, PortConfig
 from .bus import AccessSignature
-from .counters import CounterReadSignature
+from .counters import CounterReadSignature, SnapshotSignature
 
 __all__ = ["CommandSignature", "RegisterFile"]
 
@@ -76,9 +77,22 @@ class RegisterFile(wiring.Component):
     time : In(47)
     open_messages : In(32)
     counter : Out(CounterReadSignature())
+    snapshot : Out(SnapshotSignature())
     command : Out(CommandSignature())
     irq_set, irq_clear, irq_cq : In
         As from the completion unit.
+    event_ring : Out(EventRing)
+    event_clear : Out(1)
+        Strobe: EVENT_RING was written.
+    event_consumer : Out(32)
+        0 after a write of EVENT_RING.
+    event_written : In(1)
+        Strobe: an event is in memory.
+    close : Out(CloseRequest)
+        ``active`` from the write of MESSAGES_CLOSE until ``close_done``; never for a target or a
+        row that does not exist.
+    close_done : In(1)
+        Strobe.
     irq : Out(1)
     """
 
@@ -93,10 +107,17 @@ class RegisterFile(wiring.Component):
                 "time": In(47),
                 "open_messages": In(32),
                 "counter": Out(CounterReadSignature()),
+                "snapshot": Out(SnapshotSignature()),
                 "command": Out(CommandSignature()),
                 "irq_set": In(1),
                 "irq_clear": In(1),
                 "irq_cq": In(16),
+                "event_ring": Out(EventRing),
+                "event_clear": Out(1),
+                "event_consumer": Out(32),
+                "event_written": In(1),
+                "close": Out(CloseRequest),
+                "close_done": In(1),
                 "irq": Out(1),
             }
         )
@@ -107,12 +128,15 @@ class RegisterFile(wiring.Component):
         access = self.access
         decoded = Signal()
         fetched = Signal()
-        begin = access.request & fetched & ~access.done
+        gathered = Signal()
+        begin = access.request & gathered & ~access.done
         in_page = access.address[_PAGE_BITS:] == 0
         offset = access.address[2:_PAGE_BITS]
 
         irq_enable = Signal()
         irq_status = Signal(parameters.n_cq)
+        event_status = Signal()
+        ring = self.event_ring
         table_select = Signal(24)
         row = Signal(_ROW_BITS, reset_less=True)
         time_high = Signal(15)
@@ -142,6 +166,8 @@ class RegisterFile(wiring.Component):
             Register.FILTER: [Cat(self.config.accept_multicast, self.config.accept_foreign)],
             Register.IPV6: [self.config.ipv6[i : i + 32] for i in range(0, 128, 32)],
             Register.IRQ_ENABLE: [irq_enable],
+            Register.EVENT_ADDR_LOW: [ring.address[:32]],
+            Register.EVENT_ADDR_HIGH: [ring.address[32:]],
             Register.TABLE_SELECT: [table_select],
         }
         when_idle = {
@@ -150,6 +176,9 @@ class RegisterFile(wiring.Component):
             Register.TIME_HIGH: [time_high],
             Register.OPEN_MESSAGES: [self.open_messages],
             Register.IRQ_STATUS: status_words,
+            Register.EVENT_STATUS: [event_status],
+            Register.EVENT_RING: [Cat(ring.log2, Const(0, 4), ring.enabled)],
+            Register.MESSAGES_CLOSE: [self.close.active],
         } | storage
 
         selected = {register: Signal(name=f"is_{register.name.lower()}") for register in Register}
@@ -157,6 +186,7 @@ class RegisterFile(wiring.Component):
         m.d.sync += [
             decoded.eq(access.request & ~access.done),
             fetched.eq(access.request & ~access.done & decoded),
+            gathered.eq(access.request & ~access.done & fetched),
         ]
         m.d.sync += [signal.eq(0) for signal in selected.values()]
         with m.If(in_page):
@@ -174,16 +204,29 @@ class RegisterFile(wiring.Component):
                 m.d.sync += word.eq(Array(words)[number])
             in_array = number < len(words)
             values.append(Mux(selected[register] & in_array & ~self.busy, word, 0))
-        values.append(Mux(selected[Register.TABLE_DATA] & ~self.busy, data_read.data, 0))
-        value = Signal(32)
-        m.d.comb += value.eq(reduce(or_, values))
+        gathered_word = Signal(32)
+        data_word = Signal(32)
+        m.d.sync += [gathered_word.eq(reduce(or_, values)), data_word.eq(data_read.data)]
+        copies = self.snapshot.value
+        value = gathered_word
+        for register, other in (
+            (Register.TABLE_DATA, data_word),
+            (Register.SNAPSHOT_LOW, copies[:32]),
+            (Register.SNAPSHOT_HIGH, copies[32:]),
+        ):
+            value = value | Mux(selected[register] & ~self.busy, other, 0)
 
         # Reads.
         read = begin & ~access.write
         read_counter = read & selected[Register.COUNTERS_LOW] & ~self.busy
-        m.d.comb += [self.counter.request.eq(read_counter), self.counter.index.eq(number)]
+        m.d.comb += [
+            self.counter.request.eq(read_counter),
+            self.counter.index.eq(number),
+            self.snapshot.index.eq(number),
+        ]
         m.d.sync += [access.value.eq(value), access.done.eq(begin)]
-        with m.If(read & selected[Register.TIME_LOW]):
+        # With the low half, which goes into ``gathered_word`` in the same cycle.
+        with m.If(fetched & ~gathered & ~access.write & selected[Register.TIME_LOW]):
             m.d.sync += time_high.eq(self.time[32:])
         with m.If(read & selected[Register.COUNTERS_HIGH] & ~self.busy):
             m.d.sync += access.value.eq(counter_high)
@@ -225,6 +268,32 @@ class RegisterFile(wiring.Component):
         ]
         with m.If(write_command):
             m.d.sync += access.done.eq(self.command.done)
+        write_snapshot = write & selected[Register.COUNTERS_SNAPSHOT]
+        m.d.comb += self.snapshot.request.eq(write_snapshot)
+        with m.If(write_snapshot):
+            m.d.sync += access.done.eq(self.snapshot.done)
+        write_ring = write & selected[Register.EVENT_RING]
+        m.d.sync += self.event_clear.eq(write_ring)
+        with m.If(write_ring):
+            m.d.sync += [
+                ring.log2.eq(access.data),
+                ring.enabled.eq(access.data[8]),
+                self.event_consumer.eq(0),
+            ]
+        with m.If(write & selected[Register.EVENT_CONSUMER]):
+            m.d.sync += self.event_consumer.eq(access.data)
+        target, close_row = access.data[16:24], access.data[:16]
+        exists = ((target == CloseTarget.QP) & (close_row < parameters.n_qp)) | (
+            (target == CloseTarget.REGION) & (close_row < parameters.n_region)
+        )
+        with m.If(write & selected[Register.MESSAGES_CLOSE] & ~self.close.active):
+            m.d.sync += [
+                self.close.active.eq(exists),
+                self.close.target.eq(target),
+                self.close.row.eq(close_row),
+            ]
+        with m.If(self.close.active & self.close_done):
+            m.d.sync += self.close.active.eq(0)
 
         # Interrupts: a CQ that fires in the cycle in which its bit is cleared stays set.
         for cq in range(parameters.n_cq):
@@ -234,5 +303,9 @@ class RegisterFile(wiring.Component):
                 m.d.sync += irq_status[cq].eq(1)
             with m.Elif((self.irq_clear & is_cq) | (written & access.data[cq % 32])):
                 m.d.sync += irq_status[cq].eq(0)
-        m.d.sync += self.irq.eq(irq_enable & irq_status.any())
+        with m.If(self.event_written):
+            m.d.sync += event_status.eq(1)
+        with m.Elif(write & selected[Register.EVENT_STATUS] & access.data[0]):
+            m.d.sync += event_status.eq(0)
+        m.d.sync += self.irq.eq(irq_enable & (irq_status.any() | event_status))
         return m
