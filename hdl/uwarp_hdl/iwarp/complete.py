@@ -3,7 +3,7 @@
 ::
 
     doorbells ----+                      +--> granted
-    credits[*] ---+-> round robin -> state of the CQ, one operation every two cycles
+    credits[*] ---+-> choice      -> state of the CQ, one operation every two cycles
     completions[*]+                      |        |  |
     due timers ---+                      |        |  +--> ModerationTimers --> due timers
          |                             slot     notices (in order) --> irq_set, irq_clear
@@ -23,8 +23,11 @@ In an idle unit every cycle is even. A reservation is answered, and the burst of
 An interrupt fires when the CQE that causes it is in memory (its write answered).
 """
 
-from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, signed
-from amaranth.lib import data, enum, memory, stream, wiring
+from functools import reduce
+from operator import or_
+
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, signed
+from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
@@ -32,7 +35,6 @@ from uwarp.contract import TICK_CYCLES, Counter, CqeFlag, Parameters, Status
 
 from ..interfaces import CreditSignature, WriteClientSignature
 from ..layouts import MODERATION_ROW, Completion, CqDoorbell, CreditOperation
-from ..stream.arbiter import RoundRobin
 from .cqe_writer import CqeWriter, Slot
 from .moderation import ModerationTimers
 from .notices import Notice, NoticeQueue
@@ -45,9 +47,9 @@ _LARGEST_LOG2 = 16
 class _State(data.Struct):
     """A CQ of ``in_ring`` + 1 slots. ``address`` in units of 64 octets.
 
-    ``promised`` is the producer index, 32 bits, plus the slots reserved; ``occupied`` is producer -
-    consumer modulo 2^32, and ``taken`` is occupied + reserved, kept beside them so that a
-    reservation compares at once.
+    ``promised`` is producer (modulo 2^32) + ``reserved``, ``occupied`` is producer - consumer modulo
+    2^32, ``taken`` is occupied + reserved, and ``some`` is reserved != 0: all kept beside them, so
+    that each operation is one addition or one comparison.
 
     ``since`` CQEs have come since it was armed, the first (if ``begun``) at tick ``first``. Armed,
     it fires with the next CQE if ``since`` is ``enough`` or more.
@@ -60,6 +62,8 @@ class _State(data.Struct):
     promised: 33
     occupied: 32
     taken: 33
+    reserved: 17
+    some: 1
     armed: 1
     solicited: 1
     begun: 1
@@ -67,25 +71,6 @@ class _State(data.Struct):
     first: 16
     enough: 16
     ticks: 16
-
-
-class _Kind(enum.Enum, shape=2):
-    DOORBELL = 0
-    CREDIT = 1
-    COMPLETE = 2
-    TIMER = 3
-
-
-class _Operation(data.Struct):
-    """``urgent``: the completion is solicited or in error. ``first`` is the timer's."""
-
-    kind: _Kind
-    client: 4
-    cq: 16
-    release: 1
-    urgent: 1
-    first: 16
-    doorbell: CqDoorbell
 
 
 class CompletionUnit(wiring.Component):
@@ -150,83 +135,96 @@ class CompletionUnit(wiring.Component):
         m.submodules.writer = writer = CqeWriter(clients)
         m.submodules.notices = notices = NoticeQueue()
         m.submodules.timers = timers = ModerationTimers(n_cq)
-        m.submodules.turn = turn = RoundRobin(2 + 2 * clients)
         tick = self.time[exact_log2(TICK_CYCLES) :][:16]
 
-        # Choice, in even cycles.
+        # Choice, in even cycles: the favoured one that asks, or else the first in the order of the
+        # latencies that matter. One that waits is favoured in its turn, until it is served.
         is_odd = Signal()
-        chosen = Signal(_Operation)
-        chosen_valid = Signal()
+        # Whose turn may come, by the cycle before: not the one that will just have been served.
+        may_complete = Signal()
+        may_credit = Signal(clients)
+        may_ring = Signal()
+        may_time = Signal()
         slot = Signal(Slot)
         slot_valid = Signal()
-
+        count = 2 * clients + 2
+        chosen = Signal(count)  # one bit, or none; from the cycle after its choice until it is done
+        chosen_valid = Signal()
+        chosen_cq = Signal(16)
+        completing, crediting = chosen[:clients], chosen[clients : 2 * clients]
+        ringing, timing = chosen[-2], chosen[-1]
+        credit_requests = [port.requests for port in self.credits]
+        streams = (*self.completions, *credit_requests, self.doorbells, timers.due)
         may_notice = notices.has_room
-        completes = Signal()  # the operation before
-        may_complete = may_notice & ~slot_valid & ~completes
-        requests = [self.doorbells.valid & may_notice]
-        requested = [self.doorbells.p.cq]
-        ready = [self.doorbells.ready]
-        for index, port in enumerate(self.credits):
-            answering = Signal(name=f"answering_{index}")
-            m.d.sync += answering.eq(
-                chosen_valid & (chosen.kind == _Kind.CREDIT) & (chosen.client == index)
+        requests = Signal(count)
+        favoured = Signal(count, init=1)
+        waiting = Cat(item.valid for item in streams)
+        m.d.comb += requests.eq(
+            Cat(
+                *(item.valid & may_complete for item in self.completions),
+                *(
+                    port.requests.valid & ~port.granted.valid & may
+                    for port, may in zip(self.credits, may_credit, strict=True)
+                ),
+                self.doorbells.valid & may_ring,
+                timers.due.valid & may_time,
             )
-            requests.append(port.requests.valid & ~port.granted.valid & ~answering)
-            requested.append(port.requests.p.cq)
-            ready.append(port.requests.ready)
-        for item in self.completions:
-            requests.append(item.valid & may_complete)
-            requested.append(item.p.cq)
-            # It is taken by the writer.
-            ready.append(Signal(name="unused"))
-        requests.append(timers.due.valid & may_notice)
-        requested.append(timers.due.p.cq)
-        ready.append(timers.due.ready)
-        m.d.comb += [
-            turn.requests.eq(Cat(requests)),
-            turn.advance.eq(turn.valid & ~is_odd & ~self.busy),
-        ]
-        for index, signal in enumerate(ready):
-            m.d.comb += signal.eq(turn.advance & (turn.index == index))
+        )
+        hit = (requests & favoured).any()
+        grants = Cat(
+            requests[i] & Mux(hit, favoured[i], ~requests[:i].any()) for i in range(count)
+        )
+        favoured_cq = reduce(
+            or_, (Mux(favoured[i], item.p.cq, 0) for i, item in enumerate(streams))
+        )
+        first_cq = Signal(16)
         choice_cq = Signal(16)
-        m.d.comb += choice_cq.eq(Array(requested)[turn.index])
+        for index, item in reversed(list(enumerate(streams))):
+            with m.If(requests[index]):
+                m.d.comb += first_cq.eq(item.p.cq)
+        m.d.comb += choice_cq.eq(Mux(hit, favoured_cq, first_cq))
+        choose = requests.any() & ~self.busy
         # The odd cycle after an operation writes its CQ's state, whether or not one follows.
-        m.d.sync += [
-            is_odd.eq(~is_odd & (turn.advance | chosen_valid)),
-            completes.eq(chosen_valid & (chosen.kind == _Kind.COMPLETE)),
-        ]
+        m.d.sync += is_odd.eq(~is_odd & (choose | chosen_valid))
         with m.If(~is_odd):
             m.d.sync += [
-                chosen_valid.eq(turn.advance),
-                chosen.cq.eq(choice_cq),
-                chosen.doorbell.eq(self.doorbells.p),
-                chosen.first.eq(timers.due.p.first),
+                chosen_valid.eq(choose),
+                chosen.eq(Mux(self.busy, 0, grants)),
+                chosen_cq.eq(choice_cq),
             ]
-            with m.Switch(turn.index):
-                with m.Case(0):
-                    m.d.sync += chosen.kind.eq(_Kind.DOORBELL)
-                for index, port in enumerate(self.credits):
-                    with m.Case(1 + index):
-                        m.d.sync += [
-                            chosen.kind.eq(_Kind.CREDIT),
-                            chosen.client.eq(index),
-                            chosen.release.eq(
-                                port.requests.p.operation == CreditOperation.RELEASE
-                            ),
-                        ]
-                for index, item in enumerate(self.completions):
-                    cqe = item.p.cqe
-                    with m.Case(1 + clients + index):
-                        m.d.sync += [
-                            chosen.kind.eq(_Kind.COMPLETE),
-                            chosen.client.eq(index),
-                            chosen.urgent.eq(
-                                (cqe.flags & CqeFlag.SOLICITED).any()
-                                | (cqe.status != Status.SUCCESS)
-                            ),
-                        ]
-                with m.Default():
-                    m.d.sync += chosen.kind.eq(_Kind.TIMER)
+        with m.If((chosen & favoured).any() | ~(waiting & favoured).any()):
+            m.d.sync += favoured.eq(favoured.rotate_left(1))
+        m.d.sync += [
+            may_complete.eq(may_notice & ~slot_valid & ~completing.any()),
+            may_credit.eq(~crediting),
+            may_ring.eq(may_notice & ~ringing),
+            may_time.eq(may_notice & ~timing),
+        ]
+        # Requests stay until they are carried out, completions until the writer takes them.
+        execute = Signal()
+        m.d.comb += execute.eq(chosen_valid & ~is_odd)
+        for index, item in enumerate(streams[clients:], clients):
+            m.d.comb += item.ready.eq(chosen[index] & ~is_odd)
+        release = Signal()
+        urgent = Signal()
+        m.d.sync += [
+            release.eq(
+                Cat(
+                    is_chosen & (item.p.operation == CreditOperation.RELEASE)
+                    for is_chosen, item in zip(crediting, credit_requests, strict=True)
+                ).any()
+            ),
+            urgent.eq(
+                Cat(
+                    is_chosen
+                    & (
+                        (item.p.cqe.flags & CqeFlag.SOLICITED).any()
+                        | (item.p.cqe.status != Status.SUCCESS)
+                    )
+                    for is_chosen, item in zip(completing, self.completions, strict=True)
+                ).any()
+            ),
+        ]
 
         # State: read in even cycles, taken in odd ones, used in even ones, written in odd ones.
         m.submodules.states = states = memory.Memory(shape=_State, depth=n_cq, init=[])
@@ -235,15 +233,13 @@ class CompletionUnit(wiring.Component):
         state = Signal(_State)
         state_next = Signal(_State)
         in_range = Signal()
-        execute = Signal()
         # The state of the operation before, which may be of the same CQ.
         written = Signal(_State)
-        written_cq = Signal(16)
+        written_cq = Signal(width)
         written_valid = Signal()
         read_state = Signal(_State)
-        chosen_in_range = chosen.cq[width:] == 0
+        chosen_in_range = chosen_cq[width:] == 0
         m.d.comb += [
-            execute.eq(chosen_valid & ~is_odd),
             get.addr.eq(choice_cq),
             get.en.eq(~is_odd & ~self.busy),
             put.addr.eq(Mux(self.busy, sweep, written_cq)),
@@ -251,7 +247,9 @@ class CompletionUnit(wiring.Component):
             # Never beside a read: since synthesis can see that, it adds no logic behind the memory
             # for its sake.
             put.en.eq(self.busy | (written_valid & is_odd)),
-            read_state.eq(Mux(written_valid & (written_cq == chosen.cq), written, get.data)),
+            read_state.eq(
+                Mux(written_valid & (written_cq == chosen_cq[:width]), written, get.data)
+            ),
             timers.enable.eq(put.en),
             timers.cq.eq(put.addr),
             timers.timer.first.eq(put.data.first),
@@ -268,7 +266,7 @@ class CompletionUnit(wiring.Component):
         with m.If(execute):
             m.d.sync += [
                 written.eq(state_next),
-                written_cq.eq(chosen.cq),
+                written_cq.eq(chosen_cq),
                 written_valid.eq(in_range),
             ]
         with m.If(self.busy):
@@ -279,106 +277,122 @@ class CompletionUnit(wiring.Component):
         m.d.comb += [
             state_next.eq(state),
             # What is found below counts only when the operation is carried out.
-            notices.notice.cq.eq(chosen.cq),
+            notices.notice.cq.eq(chosen_cq),
             notices.notice.is_write.eq(notice.is_write & execute),
             notices.notice.set.eq(notice.set & execute),
             notices.notice.clear.eq(notice.clear & execute),
         ]
-        doorbell = chosen.doorbell
-        # A client gives back or uses only what it reserved, unless the row was written since.
-        gives_back = state.promised != state.producer
-        with m.Switch(chosen.kind):
-            with m.Case(_Kind.DOORBELL):
-                row = doorbell.row
-                moderation = Signal(MODERATION_ROW)
-                m.d.comb += moderation.as_value().eq(doorbell.index)
-                with m.If(doorbell.moderate):
-                    allows = state.begun & (state.since >= moderation.count)
-                    fires = state.armed & ~state.solicited & allows
+        doorbell = self.doorbells.p
+        one_less = [
+            state_next.reserved.eq(state.reserved - 1),
+            state_next.some.eq(state.reserved[1:].any()),
+        ]
+        # Of the slots promised and of those taken.
+        more = Signal()
+        less = Signal()
+        with m.If(more):
+            m.d.comb += [
+                state_next.promised.eq(state.promised + 1),
+                state_next.taken.eq(state.taken + 1),
+            ]
+        with m.If(less):
+            m.d.comb += [
+                state_next.promised.eq(state.promised - 1),
+                state_next.taken.eq(state.taken - 1),
+            ]
+        with m.If(ringing):
+            row = doorbell.row
+            moderation = Signal(MODERATION_ROW)
+            m.d.comb += moderation.as_value().eq(doorbell.index)
+            with m.If(doorbell.moderate):
+                allows = state.begun & (state.since >= moderation.count)
+                fires = state.armed & ~state.solicited & allows
+                m.d.comb += [
+                    state_next.enough.eq(
+                        Mux(moderation.count == 0, 0, (moderation.count - 1)[:16])
+                    ),
+                    state_next.ticks.eq(moderation.ticks),
+                    state_next.armed.eq(state.armed & ~fires),
+                    notice.set.eq(fires),
+                ]
+            with m.Elif(doorbell.reset):
+                m.d.comb += [
+                    state_next.eq(0),
+                    state_next.valid.eq(row.valid & (row.log2 <= _LARGEST_LOG2)),
+                    state_next.in_ring.eq(Cat(row.log2 > bit for bit in range(_LARGEST_LOG2))),
+                    state_next.address.eq(row.addr[6:]),
+                    state_next.enough.eq(state.enough),
+                    state_next.ticks.eq(state.ticks),
+                    notice.clear.eq(1),
+                ]
+            with m.Else():
+                occupied = state.producer - doorbell.index
+                # occupied modulo 2^32, plus reserved, in one carry chain.
+                taken = Signal(signed(35))
+                m.d.comb += [
+                    taken.eq(state.promised - doorbell.index),
+                    state_next.occupied.eq(occupied),
+                    state_next.taken.eq(
+                        Cat(taken[:32], Mux(occupied[32], ~taken[34], taken[32]))
+                    ),
+                ]
+                with m.If(doorbell.arm):
+                    differs = state.producer != doorbell.index
                     m.d.comb += [
-                        state_next.enough.eq(
-                            Mux(moderation.count == 0, 0, (moderation.count - 1)[:16])
-                        ),
-                        state_next.ticks.eq(moderation.ticks),
-                        state_next.armed.eq(state.armed & ~fires),
-                        notice.set.eq(fires),
+                        state_next.armed.eq(~differs),
+                        state_next.solicited.eq(doorbell.solicited),
+                        state_next.begun.eq(0),
+                        state_next.since.eq(0),
+                        notice.set.eq(differs),
                     ]
-                with m.Elif(doorbell.reset):
+        with m.Elif(crediting.any()):
+            # taken < size, a power of two.
+            beyond_ring = Cat(
+                state.taken[:_LARGEST_LOG2] & ~state.in_ring, state.taken[_LARGEST_LOG2:]
+            )
+            m.d.comb += give.eq(state.valid & ~beyond_ring.any())
+            # A client gives back or uses only what it reserved, unless the row was written since.
+            with m.If(release):
+                m.d.comb += less.eq(state.some)
+                with m.If(state.some):
+                    m.d.comb += one_less
+            with m.Else():
+                m.d.comb += more.eq(give)
+                with m.If(give):
                     m.d.comb += [
-                        state_next.eq(0),
-                        state_next.valid.eq(row.valid & (row.log2 <= _LARGEST_LOG2)),
-                        state_next.in_ring.eq(Cat(row.log2 > bit for bit in range(_LARGEST_LOG2))),
-                        state_next.address.eq(row.addr[6:]),
-                        state_next.enough.eq(state.enough),
-                        state_next.ticks.eq(state.ticks),
-                        notice.clear.eq(1),
+                        state_next.reserved.eq(state.reserved + 1),
+                        state_next.some.eq(1),
                     ]
-                with m.Else():
-                    occupied = state.producer - doorbell.index
-                    # occupied modulo 2^32, plus reserved, in one carry chain.
-                    taken = Signal(signed(35))
-                    m.d.comb += [
-                        taken.eq(state.promised - doorbell.index),
-                        state_next.occupied.eq(occupied),
-                        state_next.taken.eq(
-                            Cat(taken[:32], Mux(occupied[32], ~taken[34], taken[32]))
-                        ),
-                    ]
-                    with m.If(doorbell.arm):
-                        differs = state.producer != doorbell.index
-                        m.d.comb += [
-                            state_next.armed.eq(~differs),
-                            state_next.solicited.eq(doorbell.solicited),
-                            state_next.begun.eq(0),
-                            state_next.since.eq(0),
-                            notice.set.eq(differs),
-                        ]
-            with m.Case(_Kind.CREDIT):
-                # taken < size, a power of two.
-                beyond_ring = Cat(
-                    state.taken[:_LARGEST_LOG2] & ~state.in_ring, state.taken[_LARGEST_LOG2:]
-                )
-                m.d.comb += give.eq(state.valid & ~beyond_ring.any())
-                with m.If(chosen.release):
-                    m.d.comb += [
-                        state_next.promised.eq(state.promised - gives_back),
-                        state_next.taken.eq(state.taken - gives_back),
-                    ]
-                with m.Elif(give):
-                    m.d.comb += [
-                        state_next.promised.eq(state.promised + 1),
-                        state_next.taken.eq(state.taken + 1),
-                    ]
-            with m.Case(_Kind.COMPLETE):
-                # No slot is reserved of a CQ that is not valid: nothing of it changes.
-                with m.If(state.valid):
-                    allows = ~state.solicited & (state.since >= state.enough)
-                    fires = state.armed & (chosen.urgent | allows)
-                    m.d.comb += [
-                        state_next.producer.eq(state.producer + 1),
-                        state_next.promised.eq(state.promised + ~gives_back),
-                        state_next.occupied.eq(state.occupied + 1),
-                        state_next.taken.eq(state.taken + ~gives_back),
-                        state_next.armed.eq(state.armed & ~fires),
-                        state_next.begun.eq(1),
-                        state_next.since.eq(state.since + 1),
-                        state_next.first.eq(Mux(state.begun, state.first, tick)),
-                        notice.is_write.eq(1),
-                        notice.set.eq(fires),
-                    ]
-                    with m.If(state.producer.all()):
-                        m.d.comb += state_next.promised[32].eq(0)
-                    with m.If(state.occupied.all()):
-                        m.d.comb += state_next.taken[32].eq(0)
-            with m.Case(_Kind.TIMER):
-                fires = _held_back(state) & (state.first == chosen.first)
-                m.d.comb += [state_next.armed.eq(state.armed & ~fires), notice.set.eq(fires)]
+        with m.Elif(completing.any()):
+            # No slot is reserved of a CQ that is not valid: nothing of it changes.
+            with m.If(state.valid):
+                allows = ~state.solicited & (state.since >= state.enough)
+                fires = state.armed & (urgent | allows)
+                m.d.comb += [
+                    more.eq(~state.some),
+                    state_next.producer.eq(state.producer + 1),
+                    state_next.occupied.eq(state.occupied + 1),
+                    state_next.armed.eq(state.armed & ~fires),
+                    state_next.begun.eq(1),
+                    state_next.since.eq(state.since + 1),
+                    state_next.first.eq(Mux(state.begun, state.first, tick)),
+                    notice.is_write.eq(1),
+                    notice.set.eq(fires),
+                ]
+                with m.If(state.some):
+                    m.d.comb += one_less
+                with m.If(state.producer.all()):
+                    m.d.comb += state_next.promised[32].eq(0)
+                with m.If(state.occupied.all()):
+                    m.d.comb += state_next.taken[32].eq(0)
+        with m.Elif(timing):
+            fires = _held_back(state) & (state.first == timers.due.p.first)
+            m.d.comb += [state_next.armed.eq(state.armed & ~fires), notice.set.eq(fires)]
 
         for index, port in enumerate(self.credits):
             with m.If(port.granted.ready):
                 m.d.sync += port.granted.valid.eq(0)
-            asks = (chosen.kind == _Kind.CREDIT) & ~chosen.release & (chosen.client == index)
-            with m.If(execute & asks):
+            with m.If(~is_odd & crediting[index] & ~release):
                 m.d.sync += [port.granted.valid.eq(1), port.granted.payload.eq(give)]
 
         # Slots to the writer.
@@ -387,10 +401,10 @@ class CompletionUnit(wiring.Component):
             m.d.sync += slot_valid.eq(0)
         size = Cat(Const(1, 1), state.in_ring) & ~Cat(state.in_ring, Const(0, 1))
         offset = state.producer[:_LARGEST_LOG2] & state.in_ring
-        with m.If(execute & (chosen.kind == _Kind.COMPLETE)):
+        with m.If(~is_odd & completing.any()):
             m.d.sync += [
                 slot_valid.eq(1),
-                slot.client.eq(chosen.client),
+                slot.client.eq(_index(completing)),
                 slot.address.eq(Cat(Const(0, 6), state.address + offset)),
                 slot.phase.eq(~(state.producer[: len(size)] & size).any()),
                 slot.time.eq(self.time),
@@ -402,8 +416,10 @@ class CompletionUnit(wiring.Component):
         for outer, inner in zip(self.completions, writer.completions, strict=True):
             wiring.connect(m, wiring.flipped(outer), inner)
 
-        touches = (chosen.kind == _Kind.DOORBELL) & ~doorbell.moderate
-        m.d.sync += [self.cq_touched.eq(execute & touches), self.cq_touched_cq.eq(chosen.cq)]
+        m.d.sync += [
+            self.cq_touched.eq(ringing & ~is_odd & ~doorbell.moderate),
+            self.cq_touched_cq.eq(chosen_cq),
+        ]
         m.d.comb += [
             notices.done.eq(self.write.done),
             self.irq_set.eq(notices.irq_set),
@@ -413,6 +429,11 @@ class CompletionUnit(wiring.Component):
         offered = sum((item.valid for item in self.completions), Const(0, 1))
         m.d.comb += self.pending.eq(notices.unanswered + offered)
         return m
+
+
+def _index(one_hot):
+    """The number of the bit that is set."""
+    return reduce(or_, (Mux(bit, index, 0) for index, bit in enumerate(one_hot)))
 
 
 def _held_back(state):

@@ -58,7 +58,8 @@ class _Bank(wiring.Component):
         m.submodules.timers = timers = memory.Memory(shape=Timer, depth=self._depth, init=[])
         put, get = timers.write_port(), timers.read_port()
         turn = Signal(self._width)
-        moving = ~self.due.valid | self.due.ready
+        # No longer path than that: a due timer costs a cycle.
+        moving = ~self.due.valid
         m.d.comb += [
             put.addr.eq(self.cq),
             put.data.eq(self.timer),
@@ -77,6 +78,8 @@ class _Bank(wiring.Component):
         running = Signal()
         age = Signal(16)
         aged = Signal(Timer)
+        with m.If(self.due.ready):
+            m.d.sync += self.due.valid.eq(0)
         with m.If(moving):
             m.d.sync += [
                 read.eq(get.en),
@@ -131,7 +134,7 @@ class ModerationTimers(wiring.Component):
         width = (depth - 1).bit_length()
         banks = [_Bank(depth) for _ in range(count)]
         m.submodules.turn = turn = RoundRobin(count)
-        free = ~self.due.valid | self.due.ready
+        free = ~self.due.valid
         for index, bank in enumerate(banks):
             m.submodules[f"bank{index}"] = bank
             m.d.comb += [
@@ -146,6 +149,8 @@ class ModerationTimers(wiring.Component):
             turn.requests.eq(Cat(bank.due.valid for bank in banks)),
             turn.advance.eq(free & turn.valid),
         ]
+        with m.If(self.due.ready):
+            m.d.sync += self.due.valid.eq(0)
         with m.If(free):
             m.d.sync += [
                 self.due.valid.eq(turn.valid),
