@@ -7,11 +7,12 @@
                           |                                      +--> read (64 bits)
                           +--> latch --> sweep: memory + latched ---> copy
 
-One counter is visited a cycle: its accumulator is emptied into its row. A read is a visit out of
-turn, so it holds every event up to the cycle before the visit. A read takes 4 to 9 cycles.
+One counter is visited a cycle: its accumulator is emptied into its row. A read is a visit between
+them, once its row is not in the pipeline, so it holds every event up to the cycle before the visit.
+It takes 8 to 12 cycles, and other visits wait.
 
 A snapshot begins between two rounds of visits: it latches all accumulators in one cycle, then
-writes the sums to the copy, while none is emptied. It takes up to 170 cycles; a read waits.
+writes the sums to the copy, while none is emptied. It takes up to 200 cycles; a read waits.
 """
 
 from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal
@@ -24,9 +25,9 @@ __all__ = ["CounterReadSignature", "EventCounters", "SnapshotSignature"]
 
 _ROWS = Register.COUNTERS_LOW.value.count
 
-#: Cycles within which each counter is visited: its turn, plus the visits out of turn, plus a
-#: snapshot. A read takes 9 cycles or more on the bus and keeps off at most 5 visits in turn.
-_VISIT_CYCLES = 2 * len(Counter) + _ROWS + 16
+#: Cycles within which each counter is visited: its turn, the reads between, and a snapshot. A read
+#: takes 15 cycles or more on the bus and keeps off at most 10 visits.
+_VISIT_CYCLES = 3 * len(Counter) + _ROWS + 16
 
 
 class CounterReadSignature(wiring.Signature):
@@ -103,60 +104,69 @@ class EventCounters(wiring.Component):
         # A visit: chosen, row read, row and amount in registers, sum in one, written.
         turn = Signal(range(_ROWS))
         chosen = Signal(range(_ROWS))
-        reading = self.read.request & ~self.read.done
         served = Signal(3)  # the stage of the read's visit
         stages = [Signal(range(_ROWS), name=f"index_{stage}") for stage in range(4)]
         active = Signal(4)
-        is_read = Signal()
+        copying = Signal(4)  # as ``active``, of a snapshot
         visit = Signal()
-        index = stages[0]
-        # A row still in the pipeline would be read old.
-        in_flight = Cat(active[i] & (chosen == stages[i]) for i in range(4)).any()
-
-        # A snapshot: at the end of a round nothing more is visited; when no row is in the pipeline
-        # the accumulators are latched; then each row is visited for the copy.
-        wanted = Signal()
-        pausing = Signal()
+        is_read = Signal()
+        sweep = Signal()
         latch = Signal()
-        sweeping = Signal()
-        copying = Signal(4)  # as ``active``, of the sweep
+        index = stages[0]
+        read_wanted = Signal()
+        snapshot_wanted = Signal()
+        # Of the read's row, a cycle before: it would be read old.
+        in_flight = Signal()
         m.d.sync += [
-            wanted.eq(self.snapshot.request & ~self.snapshot.done),
+            read_wanted.eq(self.read.request & ~self.read.done),
+            snapshot_wanted.eq(self.snapshot.request & ~self.snapshot.done),
+            in_flight.eq(Cat(active[i] & (stages[i] == self.read.index) for i in range(3)).any()),
             self.snapshot.done.eq(0),
         ]
-        with m.FSM():
+        is_last = turn == count - 1
+        with m.FSM(init="CLEAR"):
+            with m.State("CLEAR"):
+                with m.If(turn.all()):
+                    m.d.sync += self.busy.eq(0)
+                    m.next = "ROUNDS"
             with m.State("ROUNDS"):
-                with m.If(visit & ~is_read & (turn == count - 1) & wanted):
+                m.d.comb += visit.eq(1)
+                with m.If(snapshot_wanted & is_last):
                     m.next = "DRAIN"
+                with m.Elif(read_wanted):
+                    m.next = "SETTLE"
+            with m.State("SETTLE"):
+                m.next = "READ"
+            with m.State("READ"):
+                m.d.comb += [visit.eq(~in_flight), is_read.eq(~in_flight)]
+                with m.If(~in_flight):
+                    m.next = "ANSWER"
+            with m.State("ANSWER"):
+                with m.If(self.read.done):
+                    m.next = "ROUNDS"
             with m.State("DRAIN"):
-                m.d.comb += pausing.eq(1)
                 with m.If(~active.any()):
                     m.d.comb += latch.eq(1)
                     m.next = "SWEEP"
             with m.State("SWEEP"):
-                m.d.comb += [pausing.eq(1), sweeping.eq(1)]
+                m.d.comb += sweep.eq(1)
                 with m.If(turn.all()):
                     m.next = "FINISH"
             with m.State("FINISH"):
-                m.d.comb += pausing.eq(1)
                 with m.If(~copying.any()):
                     m.d.sync += self.snapshot.done.eq(1)
                     m.next = "ROUNDS"
-
         m.d.comb += [
-            is_read.eq(reading & ~served.any() & ~pausing),
             chosen.eq(Mux(is_read, self.read.index, turn)),
-            visit.eq(~self.busy & ~in_flight & ~pausing),
             get.addr.eq(index),
             # Never the row that is being written: since synthesis can see that, it does not add
             # logic behind the memory for its sake.
             get.en.eq(~self.busy & ~(active[3] & (stages[3] == index))),
         ]
-        with m.If(self.busy | sweeping | (visit & ~is_read)):
-            is_round = ~self.busy & ~sweeping
-            m.d.sync += turn.eq(Mux(is_round & (turn == count - 1), 0, turn + 1))
-        with m.If(self.busy & turn.all()):
-            m.d.sync += self.busy.eq(0)
+        with m.If(self.busy | sweep):
+            m.d.sync += turn.eq(turn + 1)
+        with m.Elif(visit & ~is_read):
+            m.d.sync += turn.eq(Mux(is_last, 0, turn + 1))
 
         most = _VISIT_CYCLES * self._sources
         accumulators = []
@@ -185,7 +195,7 @@ class EventCounters(wiring.Component):
         written = Signal(64)
         m.d.sync += [
             active.eq(visit | active << 1),
-            copying.eq(sweeping | copying << 1),
+            copying.eq(sweep | copying << 1),
             stages[0].eq(chosen),
             stages[1].eq(stages[0]),
             stages[2].eq(stages[1]),
@@ -193,7 +203,7 @@ class EventCounters(wiring.Component):
             amounts[0].eq(Mux(copying[0], latched[0], Array(accumulators)[index])),
             amounts[1].eq(amounts[0]),
             row.eq(get.data),
-            served.eq((visit & is_read) | served << 1),
+            served.eq(is_read | served << 1),
             self.read.value.eq(total),
             written.eq(total),
             self.read.done.eq(served[2]),

@@ -2,7 +2,7 @@
 
 ::
 
-    access --> address decoded --> word of an array --> word of all --> value, effect --> done
+    access --> address decoded --> word of an array --> word of all, effect --> value --> done
 
 TABLE_DATA is kept twice: in a memory to be read back from, and of the widest row's octets in
 registers, which a command takes at once. Neither is touched by a reset.
@@ -68,7 +68,7 @@ class RegisterFile(wiring.Component):
     Members
     -------
     access : In(AccessSignature())
-        Addresses below ``DOORBELL_BASE``.
+        All but the writes of doorbells; beyond the registers a read gives 0.
     config : Out(PortConfig)
     reset_request : Out(1)
         Strobe: CONTROL.RESET was written.
@@ -129,7 +129,6 @@ class RegisterFile(wiring.Component):
         decoded = Signal()
         fetched = Signal()
         gathered = Signal()
-        begin = access.request & gathered & ~access.done
         in_page = access.address[_PAGE_BITS:] == 0
         offset = access.address[2:_PAGE_BITS]
 
@@ -216,33 +215,58 @@ class RegisterFile(wiring.Component):
         ):
             value = value | Mux(selected[register] & ~self.busy, other, 0)
 
-        # Reads.
+        # What an access does begins when its word has been gathered, in the next cycle.
+        counter, command, snapshot = self.counter, self.command, self.snapshot
+        begin = fetched & ~gathered & ~access.done
+        write = begin & access.write & ~self.busy
         read = begin & ~access.write
         read_counter = read & selected[Register.COUNTERS_LOW] & ~self.busy
-        m.d.comb += [
-            self.counter.request.eq(read_counter),
-            self.counter.index.eq(number),
-            self.snapshot.index.eq(number),
+        writes = {}
+        for register in Register:
+            if register.value.access is not AccessMode.RO:
+                writes[register] = Signal(name=f"write_{register.name.lower()}")
+                m.d.sync += writes[register].eq(write & selected[register])
+        is_short = Signal()
+        m.d.sync += is_short.eq(
+            begin
+            & ~read_counter
+            & ~(write & selected[Register.TABLE_COMMAND])
+            & ~(write & selected[Register.COUNTERS_SNAPSHOT])
+        )
+        for port, starts in (
+            (counter, read_counter),
+            (command, write & selected[Register.TABLE_COMMAND]),
+            (snapshot, write & selected[Register.COUNTERS_SNAPSHOT]),
+        ):
+            with m.If(starts):
+                m.d.sync += port.request.eq(1)
+            with m.Elif(port.done):
+                m.d.sync += port.request.eq(0)
+        m.d.sync += [
+            access.done.eq(is_short | counter.done | command.done | snapshot.done),
+            access.value.eq(value),
         ]
-        m.d.sync += [access.value.eq(value), access.done.eq(begin)]
+        m.d.comb += [
+            counter.index.eq(number),
+            snapshot.index.eq(number),
+            command.row.eq(table_select),
+            command.kind.eq(table_select[16:]),
+            command.data.eq(row),
+        ]
         # With the low half, which goes into ``gathered_word`` in the same cycle.
-        with m.If(fetched & ~gathered & ~access.write & selected[Register.TIME_LOW]):
+        with m.If(read & selected[Register.TIME_LOW]):
             m.d.sync += time_high.eq(self.time[32:])
-        with m.If(read & selected[Register.COUNTERS_HIGH] & ~self.busy):
+        with m.If(selected[Register.COUNTERS_HIGH] & ~self.busy):
             m.d.sync += access.value.eq(counter_high)
-        with m.If(read_counter):
-            m.d.sync += access.done.eq(self.counter.done)
-            with m.If(self.counter.done):
-                m.d.sync += Cat(access.value, counter_high).eq(self.counter.value)
+        with m.If(counter.done):
+            m.d.sync += Cat(access.value, counter_high).eq(counter.value)
 
-        # Writes.
-        write = begin & access.write & ~self.busy
         for register, words in storage.items():
             assert register.value.access is AccessMode.RW
             for index, word in enumerate(words):
-                with m.If(write & selected[register] & (number == index)):
+                with m.If(writes[register] & (number == index)):
                     m.d.sync += word.eq(access.data)
-        write_data = write & selected[Register.TABLE_DATA]
+        write_data = writes[Register.TABLE_DATA]
         m.d.comb += [
             data_read.addr.eq(number),
             data_write.addr.eq(number),
@@ -252,27 +276,14 @@ class RegisterFile(wiring.Component):
         for index in range(0, _ROW_BITS, 32):
             with m.If(write_data & (number == index // 32)):
                 m.d.sync += row[index : index + 32].eq(access.data)
-        with m.If(write & selected[Register.CONTROL]):
+        with m.If(writes[Register.CONTROL]):
             m.d.sync += [
                 self.config.enable.eq((access.data & Control.ENABLE).any()),
                 self.reset_request.eq((access.data & Control.RESET).any()),
             ]
         with m.Else():
             m.d.sync += self.reset_request.eq(0)
-        write_command = write & selected[Register.TABLE_COMMAND]
-        m.d.comb += [
-            self.command.request.eq(write_command),
-            self.command.row.eq(table_select),
-            self.command.kind.eq(table_select[16:]),
-            self.command.data.eq(row),
-        ]
-        with m.If(write_command):
-            m.d.sync += access.done.eq(self.command.done)
-        write_snapshot = write & selected[Register.COUNTERS_SNAPSHOT]
-        m.d.comb += self.snapshot.request.eq(write_snapshot)
-        with m.If(write_snapshot):
-            m.d.sync += access.done.eq(self.snapshot.done)
-        write_ring = write & selected[Register.EVENT_RING]
+        write_ring = writes[Register.EVENT_RING]
         m.d.sync += self.event_clear.eq(write_ring)
         with m.If(write_ring):
             m.d.sync += [
@@ -280,13 +291,13 @@ class RegisterFile(wiring.Component):
                 ring.enabled.eq(access.data[8]),
                 self.event_consumer.eq(0),
             ]
-        with m.If(write & selected[Register.EVENT_CONSUMER]):
+        with m.If(writes[Register.EVENT_CONSUMER]):
             m.d.sync += self.event_consumer.eq(access.data)
         target, close_row = access.data[16:24], access.data[:16]
         exists = ((target == CloseTarget.QP) & (close_row < parameters.n_qp)) | (
             (target == CloseTarget.REGION) & (close_row < parameters.n_region)
         )
-        with m.If(write & selected[Register.MESSAGES_CLOSE] & ~self.close.active):
+        with m.If(writes[Register.MESSAGES_CLOSE] & ~self.close.active):
             m.d.sync += [
                 self.close.active.eq(exists),
                 self.close.target.eq(target),
@@ -298,14 +309,14 @@ class RegisterFile(wiring.Component):
         # Interrupts: a CQ that fires in the cycle in which its bit is cleared stays set.
         for cq in range(parameters.n_cq):
             is_cq = self.irq_cq == cq
-            written = write & selected[Register.IRQ_STATUS] & (number == cq // 32)
+            written = writes[Register.IRQ_STATUS] & (number == cq // 32)
             with m.If(self.irq_set & is_cq):
                 m.d.sync += irq_status[cq].eq(1)
             with m.Elif((self.irq_clear & is_cq) | (written & access.data[cq % 32])):
                 m.d.sync += irq_status[cq].eq(0)
         with m.If(self.event_written):
             m.d.sync += event_status.eq(1)
-        with m.Elif(write & selected[Register.EVENT_STATUS] & access.data[0]):
+        with m.Elif(writes[Register.EVENT_STATUS] & access.data[0]):
             m.d.sync += event_status.eq(0)
         m.d.sync += self.irq.eq(irq_enable & (irq_status.any() | event_status))
         return m

@@ -12,7 +12,7 @@ From the write of a doorbell on the bus to its offer to a unit: 2 cycles. The bu
 go on through a soft reset; all else is reset by ``clear``.
 """
 
-from amaranth.hdl import Module, ResetInserter
+from amaranth.hdl import Module, ResetInserter, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -119,12 +119,17 @@ class ControlUnit(wiring.Component):
         wiring.connect(m, wiring.flipped(self.bus), subordinate.bus)
 
         access = subordinate.access
-        is_doorbell = access.address >= DOORBELL_BASE
+        beyond_registers = Signal()
+        with m.If(access.begins):
+            m.d.sync += beyond_registers.eq(access.ahead >= DOORBELL_BASE)
+        is_doorbell = access.write & beyond_registers
         for part, chosen in ((registers.access, ~is_doorbell), (pages.access, is_doorbell)):
             m.d.comb += [
                 part.request.eq(access.request & chosen),
                 part.write.eq(access.write),
                 part.address.eq(access.address),
+                part.ahead.eq(access.ahead),
+                part.begins.eq(access.begins),
                 part.data.eq(access.data),
             ]
             with m.If(chosen):

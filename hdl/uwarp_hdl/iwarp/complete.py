@@ -137,14 +137,10 @@ class CompletionUnit(wiring.Component):
         m.submodules.timers = timers = ModerationTimers(n_cq)
         tick = self.time[exact_log2(TICK_CYCLES) :][:16]
 
-        # Choice, in even cycles: the favoured one that asks, or else the first in the order of the
-        # latencies that matter. One that waits is favoured in its turn, until it is served.
+        # Choice, in even cycles: the favoured one, if it has asked for a cycle, or else the first in
+        # the order of the latencies that matter. One that asks is favoured in its turn, until it
+        # is served.
         is_odd = Signal()
-        # Whose turn may come, by the cycle before: not the one that will just have been served.
-        may_complete = Signal()
-        may_credit = Signal(clients)
-        may_ring = Signal()
-        may_time = Signal()
         slot = Signal(Slot)
         slot_valid = Signal()
         count = 2 * clients + 2
@@ -155,51 +151,56 @@ class CompletionUnit(wiring.Component):
         ringing, timing = chosen[-2], chosen[-1]
         credit_requests = [port.requests for port in self.credits]
         streams = (*self.completions, *credit_requests, self.doorbells, timers.due)
-        may_notice = notices.has_room
-        requests = Signal(count)
+        offered = Signal(count)
+        # By the cycle before, in which the one that is carried out now was chosen.
+        may = Signal(count)
+        may_next = Signal(count)
         favoured = Signal(count, init=1)
-        waiting = Cat(item.valid for item in streams)
-        m.d.comb += requests.eq(
-            Cat(
-                *(item.valid & may_complete for item in self.completions),
-                *(
-                    port.requests.valid & ~port.granted.valid & may
-                    for port, may in zip(self.credits, may_credit, strict=True)
-                ),
-                self.doorbells.valid & may_ring,
-                timers.due.valid & may_time,
-            )
-        )
-        hit = (requests & favoured).any()
-        grants = Cat(
-            requests[i] & Mux(hit, favoured[i], ~requests[:i].any()) for i in range(count)
-        )
+        hit = Signal()
+        may_complete = notices.has_room & ~slot_valid & ~completing.any()
+        m.d.comb += [
+            offered.eq(Cat(item.valid for item in streams)),
+            may_next.eq(
+                Cat(
+                    may_complete.replicate(clients),
+                    *(
+                        ~is_served & ~(port.granted.valid & ~port.granted.ready)
+                        for port, is_served in zip(self.credits, crediting, strict=True)
+                    ),
+                    notices.has_room & ~ringing,
+                    notices.has_room & ~timing,
+                )
+            ),
+        ]
+        is_turn_over = (chosen & favoured).any() | ~(offered & favoured).any()
+        with m.If(is_turn_over):
+            m.d.sync += favoured.eq(favoured.rotate_left(1))
+        m.d.sync += [
+            may.eq(may_next),
+            hit.eq((offered & may_next & favoured).any() & ~is_turn_over),
+        ]
+
+        requests = Signal(count)
+        first_cq = Signal(16)
+        choice_cq = Signal(16)
         favoured_cq = reduce(
             or_, (Mux(favoured[i], item.p.cq, 0) for i, item in enumerate(streams))
         )
-        first_cq = Signal(16)
-        choice_cq = Signal(16)
+        m.d.comb += requests.eq(offered & may)
         for index, item in reversed(list(enumerate(streams))):
             with m.If(requests[index]):
                 m.d.comb += first_cq.eq(item.p.cq)
         m.d.comb += choice_cq.eq(Mux(hit, favoured_cq, first_cq))
+        first = Cat(requests[i] & ~requests[:i].any() for i in range(count))
         choose = requests.any() & ~self.busy
         # The odd cycle after an operation writes its CQ's state, whether or not one follows.
         m.d.sync += is_odd.eq(~is_odd & (choose | chosen_valid))
         with m.If(~is_odd):
             m.d.sync += [
                 chosen_valid.eq(choose),
-                chosen.eq(Mux(self.busy, 0, grants)),
+                chosen.eq(Mux(self.busy, 0, Mux(hit, favoured, first))),
                 chosen_cq.eq(choice_cq),
             ]
-        with m.If((chosen & favoured).any() | ~(waiting & favoured).any()):
-            m.d.sync += favoured.eq(favoured.rotate_left(1))
-        m.d.sync += [
-            may_complete.eq(may_notice & ~slot_valid & ~completing.any()),
-            may_credit.eq(~crediting),
-            may_ring.eq(may_notice & ~ringing),
-            may_time.eq(may_notice & ~timing),
-        ]
         # Requests stay until they are carried out, completions until the writer takes them.
         execute = Signal()
         m.d.comb += execute.eq(chosen_valid & ~is_odd)
@@ -426,8 +427,8 @@ class CompletionUnit(wiring.Component):
             self.irq_clear.eq(notices.irq_clear),
             self.irq_cq.eq(notices.irq_cq),
         ]
-        offered = sum((item.valid for item in self.completions), Const(0, 1))
-        m.d.comb += self.pending.eq(notices.unanswered + offered)
+        waiting = sum((item.valid for item in self.completions), Const(0, 1))
+        m.d.comb += self.pending.eq(notices.unanswered + waiting)
         return m
 
 
