@@ -141,6 +141,7 @@ class RegisterFile(wiring.Component):
         time_high = Signal(15)
         counter_high = Signal(32)
         status_words = [irq_status[i : i + 32] for i in range(0, parameters.n_cq, 32)]
+        status_words += [Const(0)] * (Register.IRQ_STATUS.value.count - len(status_words))
         m.submodules.table_data = table_data = memory.Memory(shape=32, depth=_DATA_WORDS, init=[])
         data_write, data_read = table_data.write_port(), table_data.read_port()
 
@@ -180,7 +181,10 @@ class RegisterFile(wiring.Component):
             Register.MESSAGES_CLOSE: [self.close.active],
         } | storage
 
-        selected = {register: Signal(name=f"is_{register.name.lower()}") for register in Register}
+        selected = {
+            register: Signal(name=f"is_{register.name.lower()}", reset_less=True)
+            for register in Register
+        }
         number = Signal(range(max(register.value.count for register in Register)))
         m.d.sync += [
             decoded.eq(access.request & ~access.done),
@@ -201,8 +205,7 @@ class RegisterFile(wiring.Component):
             if len(words) > 1:
                 word = Signal(32, name=f"{register.name.lower()}_word")
                 m.d.sync += word.eq(Array(words)[number])
-            in_array = number < len(words)
-            values.append(Mux(selected[register] & in_array & ~self.busy, word, 0))
+            values.append(Mux(selected[register] & ~self.busy, word, 0))
         gathered_word = Signal(32)
         data_word = Signal(32)
         m.d.sync += [gathered_word.eq(reduce(or_, values)), data_word.eq(data_read.data)]

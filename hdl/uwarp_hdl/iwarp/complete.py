@@ -47,9 +47,9 @@ _LARGEST_LOG2 = 16
 class _State(data.Struct):
     """A CQ of ``in_ring`` + 1 slots. ``address`` in units of 64 octets.
 
-    ``promised`` is producer (modulo 2^32) + ``reserved``, ``occupied`` is producer - consumer modulo
-    2^32, ``taken`` is occupied + reserved, and ``some`` is reserved != 0: all kept beside them, so
-    that each operation is one addition or one comparison.
+    ``promised`` is producer (modulo 2^32) + ``reserved``, ``occupied`` is producer - consumer
+    modulo 2^32, ``taken`` is occupied + reserved, and ``some`` is reserved != 0: all kept beside
+    them, so that each operation is one addition or one comparison.
 
     ``since`` CQEs have come since it was armed, the first (if ``begun``) at tick ``first``. Armed,
     it fires with the next CQE if ``since`` is ``enough`` or more.
@@ -137,9 +137,9 @@ class CompletionUnit(wiring.Component):
         m.submodules.timers = timers = ModerationTimers(n_cq)
         tick = self.time[exact_log2(TICK_CYCLES) :][:16]
 
-        # Choice, in even cycles: the favoured one, if it has asked for a cycle, or else the first in
-        # the order of the latencies that matter. One that asks is favoured in its turn, until it
-        # is served.
+        # Choice, in even cycles: the favoured one, if it has asked for a cycle, or else the first
+        # in the order of the latencies that matter. One that asks is favoured in its turn, until
+        # it is served.
         is_odd = Signal()
         slot = Signal(Slot)
         slot_valid = Signal()
@@ -333,9 +333,7 @@ class CompletionUnit(wiring.Component):
                 m.d.comb += [
                     taken.eq(state.promised - doorbell.index),
                     state_next.occupied.eq(occupied),
-                    state_next.taken.eq(
-                        Cat(taken[:32], Mux(occupied[32], ~taken[34], taken[32]))
-                    ),
+                    state_next.taken.eq(Cat(taken[:32], Mux(occupied[32], ~taken[34], taken[32]))),
                 ]
                 with m.If(doorbell.arm):
                     differs = state.producer != doorbell.index
@@ -387,7 +385,9 @@ class CompletionUnit(wiring.Component):
                 with m.If(state.occupied.all()):
                     m.d.comb += state_next.taken[32].eq(0)
         with m.Elif(timing):
-            fires = _held_back(state) & (state.first == timers.due.p.first)
+            # Neither armed anew nor moderated anew since the timer was looked at.
+            due = timers.due.p
+            fires = _held_back(state) & (Cat(state.first, state.ticks) == Cat(due.first, due.ticks))
             m.d.comb += [state_next.armed.eq(state.armed & ~fires), notice.set.eq(fires)]
 
         for index, port in enumerate(self.credits):

@@ -23,7 +23,7 @@ _BANK_CQS = 64
 
 
 class Timer(data.Struct):
-    """An interrupt of a CQ is held back (``waiting``) until ``ticks`` ticks after tick ``first``."""
+    """A CQ's interrupt is held back (``waiting``) until ``ticks`` ticks after tick ``first``."""
 
     waiting: 1
     first: 16
@@ -35,6 +35,7 @@ class DueTimer(data.Struct):
 
     cq: 16
     first: 16
+    ticks: 16
 
 
 class _Bank(wiring.Component):
@@ -75,7 +76,6 @@ class _Bank(wiring.Component):
         read = Signal()
         cqs = [Signal(self._width, name=f"cq_{stage}") for stage in range(3)]
         timer = Signal(Timer)
-        running = Signal()
         age = Signal(16)
         aged = Signal(Timer)
         with m.If(self.due.ready):
@@ -91,6 +91,7 @@ class _Bank(wiring.Component):
                 self.due.valid.eq(aged.waiting & (age >= aged.ticks)),
                 self.due.p.cq.eq(cqs[2]),
                 self.due.p.first.eq(aged.first),
+                self.due.p.ticks.eq(aged.ticks),
             ]
         return m
 
@@ -156,5 +157,6 @@ class ModerationTimers(wiring.Component):
                 self.due.valid.eq(turn.valid),
                 self.due.p.cq.eq(Cat(found.cq[:width], turn.index[: (count - 1).bit_length()])),
                 self.due.p.first.eq(found.first),
+                self.due.p.ticks.eq(found.ticks),
             ]
         return m
