@@ -5,6 +5,7 @@ from amaranth.lib import data, enum
 from uwarp.contract import (
     CQ_ENTRY,
     CQE,
+    MODERATION_ENTRY,
     PORT_ENTRY,
     QP_ENTRY,
     RECV_WQE,
@@ -15,6 +16,7 @@ from uwarp.contract import (
 
 __all__ = [
     "CQ_ROW",
+    "MODERATION_ROW",
     "PORT_ROW",
     "QP_ROW",
     "RECV_WQE_LAYOUT",
@@ -26,6 +28,7 @@ __all__ = [
     "CqDoorbell",
     "CreditRequest",
     "Datagram",
+    "EventRing",
     "PacketBeat",
     "PortConfig",
     "ReadBeat",
@@ -45,6 +48,7 @@ QP_ROW = structure_layout(QP_ENTRY)
 REGION_ROW = structure_layout(REGION_ENTRY)
 CQ_ROW = structure_layout(CQ_ENTRY)
 PORT_ROW = structure_layout(PORT_ENTRY)
+MODERATION_ROW = structure_layout(MODERATION_ENTRY)
 SEND_WQE_LAYOUT = structure_layout(SEND_WQE)
 RECV_WQE_LAYOUT = structure_layout(RECV_WQE)
 
@@ -77,6 +81,23 @@ class PortConfig(data.Struct):
     accept_foreign: 1
 
 
+class EventRing(data.Struct):
+    """The event ring: of ``2 ** log2`` entries at ``address``, in use if ``enabled``."""
+
+    address: 64
+    log2: 4
+    enabled: 1
+
+
+class CloseRequest(data.Struct):
+    """While ``active``: close the open messages of ``row`` of ``target``, a ``CloseTarget``. It
+    stays as it is until that is done."""
+
+    active: 1
+    target: 8
+    row: 16
+
+
 class RingDoorbell(data.Struct):
     """A new producer index of a QP's ring, or (``reset``) the QP's indices to be cleared."""
 
@@ -86,13 +107,16 @@ class RingDoorbell(data.Struct):
 
 
 class CqDoorbell(data.Struct):
-    """A new consumer index of a CQ, to arm it (``arm``), or (``reset``) the CQ's row as it was
-    written."""
+    """A new consumer index of a CQ, to arm it (``arm``), if need be for solicited completions only
+    (``solicited`` as well); or (``reset``) the CQ's row as it was written; or (``moderate``) its
+    row of the moderation table, ``MODERATION_ROW``, in ``index``."""
 
     cq: 16
     index: 32
     arm: 1
+    solicited: 1
     reset: 1
+    moderate: 1
     row: CQ_ROW
 
 
@@ -116,17 +140,6 @@ class Completion(data.Struct):
 
     cq: 16
     cqe: structure_layout(CQE)
-
-
-class CloseRequest(data.Struct):
-    """While ``active`` the open messages of ``row`` of the CloseTarget ``target`` are to be closed.
-
-    It stays as it is until it is done.
-    """
-
-    active: 1
-    target: 8
-    row: 16
 
 
 class Burst(data.Struct):

@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 from amaranth.sim import Simulator
 
-from uwarp.contract import CQ_ENTRY, CQE, PORT_ENTRY, QP_ENTRY, Counter, Parameters, Status
+from uwarp.contract import (
+    CQ_ENTRY,
+    CQE,
+    PORT_ENTRY,
+    QP_ENTRY,
+    Counter,
+    CqeFlag,
+    Parameters,
+    Status,
+)
 from uwarp_hdl.iwarp.complete import CompletionUnit
 from uwarp_hdl.iwarp.tables import PortTable, RowTable
 from uwarp_hdl.layouts import QP_ROW
@@ -91,9 +100,9 @@ class Ring:
         return cqe
 
 
-async def ring_doorbell(ctx, dut, cq, *, index=0, arm=0, row=None):
+async def ring_doorbell(ctx, dut, cq, *, index=0, arm=0, row=None, **fields):
     payload = {"cq": cq, "index": index, "arm": arm, "reset": row is not None}
-    ctx.set(dut.doorbells.payload, payload | {"row": CQ_ENTRY.from_int(row or 0).__dict__})
+    ctx.set(dut.doorbells.payload, payload | fields | {"row": CQ_ENTRY.from_int(row or 0).__dict__})
     ctx.set(dut.doorbells.valid, 1)
     await until(ctx, dut.doorbells.ready)
     ctx.set(dut.doorbells.valid, 0)
@@ -320,6 +329,212 @@ def test_concurrent(seed):
     partial = sum(kind == Status.PARTIAL for item in given for _, kind in item)
     assert counts == [2 * per_client, partial], f"seed {seed}"
     assert wakes > 2
+
+
+class Moderated:
+    """The rule of 6.3 for one CQ, step by step, with times in cycles."""
+
+    def __init__(self):
+        self.producer = self.written = 0
+        self.count = self.ticks = 0
+        self.armed = None  # "any" or "solicited"
+        self.first = None  # tick of the first CQE since it was armed
+
+    @property
+    def new(self):
+        return self.producer - self.written & MASK32
+
+    def _allows(self, tick):
+        if self.new >= max(1, self.count):
+            return True
+        waited = None if self.first is None else tick - self.first
+        return bool(self.new and self.ticks and waited is not None and waited >= self.ticks)
+
+    def fires(self, tick, urgent=False):
+        """Whether it fires now; if so it is disarmed."""
+        if self.armed and (urgent or (self.armed == "any" and self._allows(tick))):
+            self.armed = None
+            return True
+        return False
+
+    def arm(self, index, kind):
+        self.written, self.first = index, None
+        self.armed = kind if self.new == 0 else None
+        return self.new != 0
+
+    def complete(self, tick, urgent):
+        self.producer = self.producer + 1 & MASK32
+        if self.first is None:
+            self.first = tick
+        return self.fires(tick, urgent)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_moderation(seed):
+    """Arming of both kinds, counts, ticks and rows changed meanwhile, against the rule: each
+    interrupt comes once, with its cause or, by ticks, within 256 cycles."""
+    rng = random.Random(f"moderation {seed}")
+    dut = CompletionUnit(PARAMETERS)
+    memory = HostMemory(dut.write, rng, stall=rng.choice((0, 0.3)), latency=8)
+    cqs = {cq: Moderated() for cq in (0, 3)}
+    rings = {cq: Ring(memory, 0x10000 * (cq + 1), 4) for cq in cqs}
+    now = 0
+    fired: list[tuple[int, int]] = []
+    causes = {"arm": 0, "urgent": 0, "count": 0, "ticks": 0, "row": 0}
+    # Short ticks by a clock that runs fast: a tick is 1024 units of time.
+    step = 16
+    start = rng.getrandbits(47) >> 1
+
+    def tick():
+        return start + now * step >> 10
+
+    async def clock(ctx):
+        nonlocal now
+        while True:
+            ctx.set(dut.time, start + now * step & (1 << 47) - 1)
+            _, _, is_set, cq = await ctx.tick().sample(dut.irq_set, dut.irq_cq)
+            now += 1
+            if is_set:
+                fired.append((cq, now))
+
+    async def expect(ctx, cq, cause, where):
+        """The interrupt of ``cq`` comes, and no other."""
+        for _ in range(400):
+            if fired:
+                break
+            await ctx.tick()
+        assert [item for item, _ in fired] == [cq], f"{where}: {cause} of CQ {cq}: {fired}"
+        fired.clear()
+        causes[cause] += 1
+
+    async def pass_time(ctx, cycles, where):
+        """Let time go by, and see which fire by their ticks, and when."""
+        for _ in range(cycles):
+            await ctx.tick()
+            while fired:
+                cq, _ = fired.pop(0)
+                state = cqs[cq]
+                assert state.fires(tick()), f"{where}: CQ {cq} fired, not due: {vars(state)}"
+                causes["ticks"] += 1
+            for cq, state in cqs.items():
+                if state.armed == "any" and state.first is not None:
+                    late = tick() - 256 * step // 1024 - 1
+                    assert not state._allows(late), f"{where}: CQ {cq} should have fired"
+
+    async def finish(ctx, cq, urgent, where):
+        state = cqs[cq]
+        assert await credit(ctx, dut.credits[0], RESERVE, cq), where
+        fields = {}
+        if urgent:
+            fields = rng.choice(({"flags": CqeFlag.SOLICITED}, {"status": Status.PARTIAL}))
+        written = memory.answered + 1
+        stamp = state.producer & 15
+        await complete(ctx, dut.completions[0], cq, **fields)
+        while memory.answered < written:
+            await ctx.tick()
+        cqe = CQE.unpack(memory.slots[rings[cq].address + 64 * stamp])
+        # The tick that counts is that of the CQE's time.
+        time = cqe.time_high << 31 | cqe.time_low
+        return state.complete(time >> 10, urgent)
+
+    async def bench(ctx):
+        while ctx.get(dut.busy):
+            await ctx.tick()
+        for cq, ring in rings.items():
+            row = CQ_ENTRY.to_int(valid=1, log2=ring.log2, addr=ring.address)
+            await ring_doorbell(ctx, dut, cq, row=row)
+        for number in range(250):
+            where = f"seed {seed}, step {number}"
+            cq = rng.choice(list(cqs))
+            state = cqs[cq]
+            action = rng.choices(("row", "arm", "complete", "wait", "reset"), (4, 4, 9, 2, 0.3))[0]
+            if action == "row":
+                state.count = rng.choice((0, 1, 2, 2, 3, 5, 0xFFFF))
+                if state.armed and state.new and rng.random() < 0.5:
+                    state.count = rng.randint(1, state.new)
+                state.ticks = rng.choice((0, 1, 1, 2, 2, 3, 9, 0x8001, 0xFFFF))
+                row = state.ticks << 16 | state.count
+                await ring_doorbell(ctx, dut, cq, index=row, moderate=1)
+                if state.fires(tick()):
+                    await expect(ctx, cq, "row", where)
+            elif action == "arm":
+                kind = rng.choice(("any", "any", "solicited"))
+                index = rng.choice((*4 * (state.producer,), state.written))
+                fires = state.arm(index, kind)
+                await ring_doorbell(ctx, dut, cq, index=index, arm=1, solicited=kind == "solicited")
+                if fires:
+                    await expect(ctx, cq, "arm", where)
+            elif action == "complete":
+                urgent = rng.random() < 0.15
+                if state.producer - state.written >= 15:
+                    continue
+                if await finish(ctx, cq, urgent, where):
+                    await expect(ctx, cq, "urgent" if urgent else "count", where)
+            elif action == "wait":
+                await pass_time(ctx, rng.randint(1, 300), where)
+            else:
+                ring = rings[cq]
+                row = CQ_ENTRY.to_int(valid=1, log2=ring.log2, addr=ring.address)
+                await ring_doorbell(ctx, dut, cq, row=row)
+                state.producer = state.written = 0
+                state.armed = state.first = None
+            await pass_time(ctx, 8, where)
+        # What is armed wakes for the next CQE that is solicited: no wake-up is lost.
+        for cq, state in cqs.items():
+            if state.producer - state.written >= 15:
+                state.arm(state.producer, None)
+                await ring_doorbell(ctx, dut, cq, index=state.producer, arm=1)
+                state.armed = "any"
+            armed = state.armed
+            assert await finish(ctx, cq, True, "at the end") == bool(armed)
+            if armed:
+                await expect(ctx, cq, "urgent", "at the end")
+
+    simulate(dut, bench, background=(memory.process, clock))
+    assert all(causes.values()), f"seed {seed} tests too little: {causes}"
+
+
+@pytest.mark.parametrize("n_cq", (64, 256))
+def test_many_timers(n_cq):
+    """Timers of all CQs that end in one tick fire all, within 256 cycles of their end."""
+    dut = CompletionUnit(Parameters(n_qp=n_cq))
+    memory = HostMemory(dut.write, random.Random(0), stall=0, latency=4)
+    chosen = range(0, n_cq, n_cq // 32)
+    fired = []
+    now = 0
+
+    async def clock(ctx):
+        nonlocal now
+        while True:
+            ctx.set(dut.time, now)
+            _, _, is_set, cq = await ctx.tick().sample(dut.irq_set, dut.irq_cq)
+            now += 1
+            if is_set:
+                fired.append((cq, now))
+
+    async def bench(ctx):
+        while ctx.get(dut.busy):
+            await ctx.tick()
+        for cq in chosen:
+            row = CQ_ENTRY.to_int(valid=1, log2=1, addr=cq << 7)
+            await ring_doorbell(ctx, dut, cq, row=row)
+            await ring_doorbell(ctx, dut, cq, index=1 << 16 | 9, moderate=1)
+            await ring_doorbell(ctx, dut, cq, index=0, arm=1)
+        while now % 1024:
+            await ctx.tick()
+        began = now
+        for cq in chosen:
+            assert await credit(ctx, dut.credits[0], RESERVE, cq)
+            await complete(ctx, dut.completions[0], cq)
+        assert now < began + 1000
+        await ctx.tick().repeat(began + 1024 - now)
+        assert fired == []
+        await ctx.tick().repeat(256)
+        assert sorted(cq for cq, _ in fired) == list(chosen)
+        await ctx.tick().repeat(300)
+        assert len(fired) == len(chosen), "one fired twice"
+
+    simulate(dut, bench, background=(memory.process, clock))
 
 
 @pytest.mark.parametrize("doorbells", (False, True))

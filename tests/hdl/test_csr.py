@@ -12,11 +12,13 @@ from uwarp.contract import (
     DOORBELL_BASE,
     DOORBELL_PAGE,
     MAGIC,
+    MODERATION_ENTRY,
     QP_ENTRY,
     REGION_ENTRY,
     REGISTERS,
     VERSION,
     AccessMode,
+    CloseTarget,
     Control,
     Counter,
     DeviceStatus,
@@ -81,6 +83,11 @@ def test_every_register():
         Register.FILTER: Filter.MULTICAST | Filter.PROMISCUOUS,
         Register.IPV6: 0xFFFFFFFF,
         Register.IRQ_ENABLE: 1,
+        Register.EVENT_ADDR_LOW: 0xFFFFFFFF,
+        Register.EVENT_ADDR_HIGH: 0xFFFFFFFF,
+        Register.EVENT_RING: 0x10F,
+        # It takes targets that exist only, and reads as whether it is at work.
+        Register.MESSAGES_CLOSE: 0,
         Register.TABLE_SELECT: 0xFFFFFF,
         Register.TABLE_DATA: 0xFFFFFFFF,
     }
@@ -104,6 +111,8 @@ def test_every_register():
                     value &= ~Control.RESET
                 if register is Register.TABLE_COMMAND:
                     value = 0
+                if register is Register.MESSAGES_CLOSE:
+                    value |= 2 << 16
                 await bus.write(ctx, register.at(index), value)
                 written[register, index] = value & masks.get(register, 0)
         for address in (
@@ -111,10 +120,11 @@ def test_every_register():
             0x060,
             0x098,
             0x0B0,
+            0x0D8,
             0x180,
-            0x208,
+            0x210,
             0x2C0,
-            0x600,
+            0x800,
             0x1000,
             DOORBELL_BASE - 4,
         ):
@@ -125,6 +135,10 @@ def test_every_register():
             if register in masks:
                 got = await bus.read(ctx, register.at(index))
                 assert got == value, f"seed {seed}: {register.name}[{index}] is {got:#x}"
+        ring = ctx.get(dut.event_ring)
+        low, high = written[Register.EVENT_ADDR_LOW, 0], written[Register.EVENT_ADDR_HIGH, 0]
+        assert ring.address == high << 32 | low
+        assert ring.log2 | ring.enabled << 8 == written[Register.EVENT_RING, 0]
         config = ctx.get(dut.config)
         mac = written[Register.MAC_HIGH, 0] << 32 | written[Register.MAC_LOW, 0]
         assert (config.mac, config.ipv4) == (mac, written[Register.IPV4, 0])
@@ -189,7 +203,7 @@ def test_doorbells(seed):
                 )
                 if ready and valid:
                     number = item.cq if name == "completion" else item.qpn
-                    arm = item.arm if name == "completion" else 0
+                    arm = (item.arm, item.solicited) if name == "completion" else (0, 0)
                     got[name].append((number, item.index, arm, item.reset))
 
         return process
@@ -198,19 +212,21 @@ def test_doorbells(seed):
         await wait_sweep(ctx, dut)
         for _ in range(150):
             page = rng.choice((0, 1, 63, 64, 1023, 1024, 1791, rng.randrange(64)))
-            offset = rng.choice((0, 4, 8, 12, 16, 0x800, 0xFFC))
+            offset = rng.choice((0, 4, 8, 12, 16, 20, 0x800, 0xFFC))
             address = DOORBELL_BASE + page * DOORBELL_PAGE + offset
             index = rng.getrandbits(32)
             if rng.random() < 0.1:
                 assert await bus.read(ctx, address) == 0
                 continue
             await bus.write(ctx, address, index)
-            if page >= PARAMETERS.n_qp or offset > 12:
+            if page >= PARAMETERS.n_qp or offset > 16:
                 continue
             doorbell = Doorbell(offset)
             assert address == doorbell_address(doorbell, page)
             name = {0: "send", 4: "receive"}.get(offset, "completion")
-            expected[name].append((page, index, doorbell is Doorbell.CQ_ARM, 0))
+            solicited = doorbell is Doorbell.CQ_ARM_SOLICITED
+            arm = doorbell is Doorbell.CQ_ARM or solicited
+            expected[name].append((page, index, (arm, solicited), 0))
         await ctx.tick().repeat(1000)
         assert got == expected, f"seed {seed}"
 
@@ -257,6 +273,9 @@ def test_table_commands():
             ctx.set(dut.completion.ready, 1)
             (item,) = await until(ctx, dut.completion.valid, dut.completion.payload)
             ctx.set(dut.completion.ready, 0)
+            if item.moderate:
+                log.append(("moderation", item.cq, item.reset, item.index))
+                continue
             await ctx.tick().repeat(rng.randint(1, 50))
             log.append(("cq", item.cq, item.reset, item.row.as_bits()))
             ctx.set(dut.irq_clear, 1)
@@ -286,8 +305,11 @@ def test_table_commands():
         cq = CQ_ENTRY.to_int(valid=1, log2=4, addr=rng.getrandbits(58) << 6)
         await check(Table.CQ, 63, cq, ("cq", 63, 1, cq))
         await check(Table.CQ, 64, cq)
+        moderation = MODERATION_ENTRY.to_int(count=rng.getrandbits(16), ticks=77)
+        await check(Table.MODERATION, 63, moderation, ("moderation", 63, 0, moderation))
+        await check(Table.MODERATION, 64, moderation)
         log.clear()
-        await bus.write(ctx, Register.TABLE_SELECT.address, 4 << 16)
+        await bus.write(ctx, Register.TABLE_SELECT.address, 5 << 16)
         await bus.write(ctx, Register.TABLE_COMMAND.address, 0)
         assert log == []
 
@@ -330,6 +352,83 @@ def test_interrupts():
         await bus.write(ctx, Register.IRQ_STATUS.at(0), 1 << 3)
         ctx.set(dut.irq_set, 0)
         assert await bus.read(ctx, Register.IRQ_STATUS.at(0)) == 1 << 3
+
+    simulate(dut, bench)
+
+
+def test_event_registers():
+    """EVENT_STATUS as IRQ_STATUS; a write of EVENT_RING tells the event unit, and is consumed."""
+    dut = ControlUnit(PARAMETERS, SOURCES)
+    bus = AxiLite(dut.bus, random.Random(6), stall=0)
+    cleared = []
+
+    async def watch(ctx):
+        while True:
+            _, _, clear, ring, consumer = await ctx.tick().sample(
+                dut.event_clear, dut.event_ring, dut.event_consumer
+            )
+            if clear:
+                cleared.append((ring.enabled, ring.log2, consumer))
+
+    async def bench(ctx):
+        await wait_sweep(ctx, dut)
+        await bus.write(ctx, Register.EVENT_CONSUMER.address, 0x89ABCDEF)
+        assert ctx.get(dut.event_consumer) == 0x89ABCDEF and cleared == []
+        await bus.write(ctx, Register.EVENT_RING.address, 0x106)
+        assert cleared == [(1, 6, 0)], "one strobe, with the ring and consumer index 0"
+        ctx.set(dut.event_written, 1)
+        await ctx.tick()
+        ctx.set(dut.event_written, 0)
+        await ctx.tick().repeat(2)
+        assert not ctx.get(dut.irq), "not enabled"
+        await bus.write(ctx, Register.IRQ_ENABLE.address, 1)
+        await ctx.tick().repeat(2)
+        assert ctx.get(dut.irq)
+        await bus.write(ctx, Register.EVENT_STATUS.address, 0xFFFFFFFE)
+        assert await bus.read(ctx, Register.EVENT_STATUS.address) == 1
+        await bus.write(ctx, Register.EVENT_STATUS.address, 1)
+        await ctx.tick().repeat(2)
+        assert not ctx.get(dut.irq)
+        # Held through the whole write: the event must win.
+        ctx.set(dut.event_written, 1)
+        await bus.write(ctx, Register.EVENT_STATUS.address, 1)
+        ctx.set(dut.event_written, 0)
+        assert await bus.read(ctx, Register.EVENT_STATUS.address) == 1
+
+    simulate(dut, bench, background=(watch,))
+
+
+def test_messages_close():
+    """Held, as it was written first, until the receiver has done; not begun for what is not."""
+    dut = ControlUnit(PARAMETERS, SOURCES)
+    bus = AxiLite(dut.bus, random.Random(7), stall=0)
+
+    async def bench(ctx):
+        await wait_sweep(ctx, dut)
+        address = Register.MESSAGES_CLOSE.address
+        for target, row in (
+            (CloseTarget.QP, PARAMETERS.n_qp),
+            (CloseTarget.REGION, PARAMETERS.n_region),
+            (CloseTarget.REGION, 0xFFFF),
+            (2, 0),
+            (0xFF, 0),
+        ):
+            await bus.write(ctx, address, target << 16 | row)
+            await ctx.tick().repeat(3)
+            assert not ctx.get(dut.close.active), f"target {target}, row {row}"
+            assert await bus.read(ctx, address) == 0
+        for target, row in ((CloseTarget.QP, 63), (CloseTarget.REGION, 15), (CloseTarget.QP, 0)):
+            await bus.write(ctx, address, target << 16 | row)
+            await bus.write(ctx, address, CloseTarget.REGION << 16 | 7)
+            for _ in range(3):
+                assert await bus.read(ctx, address) == 1
+                close = ctx.get(dut.close)
+                assert (close.active, close.target, close.row) == (1, target, row)
+            ctx.set(dut.close_done, 1)
+            await ctx.tick()
+            ctx.set(dut.close_done, 0)
+            assert not ctx.get(dut.close.active)
+            assert await bus.read(ctx, address) == 0
 
     simulate(dut, bench)
 
@@ -389,6 +488,76 @@ def test_counters(rate):
     simulate(dut, count, readers)
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_snapshot(seed):
+    """Copies of one moment, while all goes on: equal counters are equal, and no strobe is lost."""
+    rng = random.Random(f"snapshot {seed}")
+    dut = EventCounters(SOURCES)
+    width = len(Counter)
+    # Counters of a group get the same strobes, so that their copies of one cycle are equal.
+    groups = [range(start, width, 3) for start in range(3)]
+    totals = [0] * width
+    finished = False
+
+    async def count(ctx):
+        nonlocal finished
+        while ctx.get(dut.busy):
+            await ctx.tick()
+        while not finished:
+            for vector in dut.events:
+                chosen = 0
+                for group, chance in zip(groups, (1, 0.5, 0.05), strict=True):
+                    if rng.random() < chance:
+                        chosen |= sum(1 << item for item in group)
+                ctx.set(vector, chosen)
+                for item in range(width):
+                    totals[item] += chosen >> item & 1
+            await ctx.tick()
+        for vector in dut.events:
+            ctx.set(vector, 0)
+        finished = False
+
+    async def copied(ctx, index):
+        ctx.set(dut.snapshot.index, index)
+        await ctx.tick().repeat(2)
+        return ctx.get(dut.snapshot.value)
+
+    async def bench(ctx):
+        nonlocal finished
+        while ctx.get(dut.busy):
+            await ctx.tick()
+        for index in range(64):
+            assert await copied(ctx, index) == 0, "before the first snapshot"
+        for _ in range(10):
+            await ctx.tick().repeat(rng.choice((1, 3, rng.randrange(100))))
+            before = list(totals)
+            ctx.set(dut.snapshot.request, 1)
+            await until(ctx, dut.snapshot.done)
+            ctx.set(dut.snapshot.request, 0)
+            after = list(totals)
+            if rng.random() < 0.3:
+                continue
+            values = [await copied(ctx, index) for index in range(64)]
+            for group in groups:
+                of_group = {values[item] for item in group}
+                assert len(of_group) == 1, f"seed {seed}: not of one cycle: {of_group}"
+                value = of_group.pop()
+                assert before[group[0]] - SOURCES <= value <= after[group[0]], f"seed {seed}"
+            assert not any(values[width:])
+        finished = True
+        while finished:
+            await ctx.tick()
+        for index in range(width):
+            ctx.set(dut.read.index, index)
+            ctx.set(dut.read.request, 1)
+            (value,) = await until(ctx, dut.read.done, dut.read.value)
+            ctx.set(dut.read.request, 0)
+            await ctx.tick().repeat(5)
+            assert value == totals[index], f"seed {seed}: {Counter(index)!r}"
+
+    simulate(dut, count, bench)
+
+
 def test_counters_on_the_bus():
     """A low half latches the high one; a clear empties all."""
     dut = ControlUnit(PARAMETERS, SOURCES)
@@ -404,6 +573,16 @@ def test_counters_on_the_bus():
         assert await bus.read_counter(ctx, Counter.CQES) == 200
         assert await bus.read_counter(ctx, Counter.RX_FRAMES) == 100
         assert await bus.read_counter(ctx, Counter.TX_FRAMES) == 0
+        await bus.write(ctx, Register.COUNTERS_SNAPSHOT.address, 0)
+        ctx.set(dut.events[1], 1 << Counter.CQES)
+        await ctx.tick()
+        ctx.set(dut.events[1], 0)
+        for counter in Counter:
+            wanted = {Counter.CQES: 200, Counter.RX_FRAMES: 100}.get(counter, 0)
+            got = await bus.read(ctx, Register.SNAPSHOT_LOW.at(counter))
+            assert got == wanted, f"{counter.name} in the snapshot is {got}, not {wanted}"
+            assert await bus.read(ctx, Register.SNAPSHOT_HIGH.at(counter)) == 0
+        assert await bus.read_counter(ctx, Counter.CQES) == 201
         ctx.set(dut.clear, 1)
         ctx.set(dut.busy, 1)
         await ctx.tick()
@@ -416,6 +595,7 @@ def test_counters_on_the_bus():
         assert await bus.read(ctx, Register.STATUS.address) == 0
         for counter in Counter:
             assert await bus.read_counter(ctx, counter) == 0, counter.name
+            assert await bus.read(ctx, Register.SNAPSHOT_LOW.at(counter)) == 0, counter.name
 
     simulate(dut, bench)
 

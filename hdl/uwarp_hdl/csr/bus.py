@@ -26,7 +26,8 @@ class AccessSignature(wiring.Signature):
     """An access to a register: ``request`` and the rest are held until ``done``, a strobe.
 
     ``value`` is the register's with ``done``. A request that is withdrawn before (by a reset of its
-    initiator) never happened.
+    initiator) never happened. With ``begins`` a write to ``ahead`` is requested in
+    the next cycle.
     """
 
     def __init__(self) -> None:
@@ -35,6 +36,8 @@ class AccessSignature(wiring.Signature):
                 "request": Out(1),
                 "write": Out(1),
                 "address": Out(ADDRESS_BITS),
+                "ahead": Out(ADDRESS_BITS),
+                "begins": Out(1),
                 "data": Out(32),
                 "done": In(1),
                 "value": In(32),
@@ -64,6 +67,7 @@ class Axi4LiteSubordinate(wiring.Component):
         was_write = Signal()
         write_offered = bus.awvalid & bus.wvalid
         take_write = write_offered & ~(bus.arvalid & was_write)
+        m.d.comb += access.ahead.eq(bus.awaddr)
         with m.FSM():
             with m.State("IDLE"):
                 m.d.comb += [
@@ -79,6 +83,7 @@ class Axi4LiteSubordinate(wiring.Component):
                         was_write.eq(1),
                     ]
                     with m.If(bus.wstrb == _WHOLE_WORD):
+                        m.d.comb += access.begins.eq(1)
                         m.d.sync += access.request.eq(1)
                         m.next = "ACCESS"
                     with m.Else():

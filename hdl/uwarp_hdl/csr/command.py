@@ -2,14 +2,15 @@
 
 ::
 
-    command --> row written --> doorbells posted --> taken (QP), cleared (CQ) --> done
+    command --> row written --> doorbells posted --> taken, cleared (CQ) --> done
 
 QP row: 2 cycles, with state RESET until both units have taken their doorbell. CQ row: until the
 completion unit has cleared the queue and its interrupt, which waits for the CQEs before it to be in
-memory. Region and port rows, and rows beyond their table: 2 cycles.
+memory. Moderation row: until the completion unit has taken it, in order with the CQ's doorbells.
+Region and port rows, and rows beyond their table: 2 cycles.
 """
 
-from amaranth.hdl import Module, Signal
+from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -52,6 +53,7 @@ class TableCommand(wiring.Component):
             Table.REGION: parameters.n_region,
             Table.CQ: parameters.n_cq,
             Table.PORT: parameters.n_port,
+            Table.MODERATION: parameters.n_cq,
         }
         writes = {
             table.name.lower(): Out(TableWriteSignature(row, (depth - 1).bit_length()))
@@ -93,7 +95,9 @@ class TableCommand(wiring.Component):
         m.d.comb += [
             self.row.as_value().eq(command.data),
             self.post_completion.p.cq.eq(command.row),
-            self.post_completion.p.reset.eq(1),
+            self.post_completion.p.reset.eq(command.kind == Table.CQ),
+            self.post_completion.p.moderate.eq(command.kind == Table.MODERATION),
+            self.post_completion.p.index.eq(command.data),
             *(ring.p.qpn.eq(command.row) for ring in rings),
             *(ring.p.reset.eq(1) for ring in rings),
         ]
@@ -114,8 +118,12 @@ class TableCommand(wiring.Component):
                     with m.If(in_range[Table.CQ]):
                         m.d.sync += self.post_completion.valid.eq(1)
                         m.next = "CLEAR"
+                    with m.If(in_range[Table.MODERATION]):
+                        m.d.sync += self.post_completion.valid.eq(1)
+                        m.next = "POST"
             with m.State("POST"):
-                with m.If(~self.post_send.valid & ~self.post_receive.valid & self.doorbells_empty):
+                posts = (*rings, self.post_completion)
+                with m.If(~Cat(post.valid for post in posts).any() & self.doorbells_empty):
                     m.next = "DONE"
             with m.State("CLEAR"):
                 with m.If(self.cq_cleared):

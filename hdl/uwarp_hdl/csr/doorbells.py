@@ -6,11 +6,12 @@
     post_* (table commands) ---------------+--> queue --> receive    (RingDoorbell)
                                            +--> queue --> completion (CqDoorbell)
 
-A doorbell is queued in the cycle in which its access begins, and offered to its unit in the next.
-An access waits only while its queue is full.
+Addresses are decoded in the cycle before their access. A doorbell is queued in the cycle in which
+its access begins, and offered to its unit in the next. An access waits only while its queue is
+full.
 """
 
-from amaranth.hdl import Module, Signal
+from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -34,7 +35,9 @@ class CqPost(data.Struct):
     cq: 16
     index: 32
     arm: 1
+    solicited: 1
     reset: 1
+    moderate: 1
 
 
 class DoorbellPages(wiring.Component):
@@ -47,8 +50,8 @@ class DoorbellPages(wiring.Component):
     Members
     -------
     access : In(AccessSignature())
-        Addresses from ``DOORBELL_BASE``. Reads give 0; writes to other registers, to pages beyond
-        the last, or while ``busy`` do nothing.
+        Writes to addresses from ``DOORBELL_BASE``. Those to other registers, to pages beyond the
+        last, or while ``busy`` do nothing.
     busy : In(1)
     post_send, post_receive : In(stream.Signature(RingDoorbell))
     post_completion : In(stream.Signature(CqPost))
@@ -85,29 +88,44 @@ class DoorbellPages(wiring.Component):
         m.submodules.receive_queue = receive = Queue(RingDoorbell, DEPTH)
         m.submodules.completion_queue = completion = Queue(CqPost, DEPTH)
 
-        page = Signal(len(access.address) - _PAGE_LOG2)
-        m.d.comb += page.eq(access.address[_PAGE_LOG2:] - (DOORBELL_BASE >> _PAGE_LOG2))
-        begin = access.request & ~access.done
-        write = begin & access.write & (page < self._parameters.n_qp) & ~self.busy
-        offset = access.address[2:_PAGE_LOG2]
-        arm = offset == Doorbell.CQ_ARM.value >> 2
-        m.d.sync += access.done.eq(begin)
+        page = Signal(range(self._parameters.n_qp))
+        page_ahead = access.ahead[_PAGE_LOG2:] - (DOORBELL_BASE >> _PAGE_LOG2)
+        in_range = (page_ahead >= 0) & (page_ahead < self._parameters.n_qp)
+        offset = access.ahead[2:_PAGE_LOG2]
+        rings = {doorbell: Signal(name=doorbell.name.lower()) for doorbell in Doorbell}
+        with m.If(access.begins):
+            m.d.sync += page.eq(page_ahead)
+            for doorbell, signal in rings.items():
+                m.d.sync += signal.eq(in_range & (offset == doorbell.value >> 2))
+        arm, solicited = rings[Doorbell.CQ_ARM], rings[Doorbell.CQ_ARM_SOLICITED]
+        waits = Signal()
+        m.d.sync += access.done.eq(access.request & ~access.done & ~waits)
         for queue, post, number, doorbells in (
             (send, self.post_send, "qpn", (Doorbell.SQ_PRODUCER,)),
             (receive, self.post_receive, "qpn", (Doorbell.RQ_PRODUCER,)),
-            (completion, self.post_completion, "cq", (Doorbell.CQ_CONSUMER, Doorbell.CQ_ARM)),
+            (
+                completion,
+                self.post_completion,
+                "cq",
+                (Doorbell.CQ_CONSUMER, Doorbell.CQ_ARM, Doorbell.CQ_ARM_SOLICITED),
+            ),
         ):
             connect_streams(m, post, queue.i)
-            with m.If(write & offset.matches(*(item.value >> 2 for item in doorbells))):
+            with m.If(Cat(rings[doorbell] for doorbell in doorbells).any()):
                 m.d.comb += [
-                    queue.i.valid.eq(1),
+                    queue.i.valid.eq(~self.busy),
                     queue.i.payload.as_value().eq(0),
                     queue.i.payload[number].eq(page),
                     queue.i.payload.index.eq(access.data),
+                    waits.eq(~self.busy & ~queue.i.ready),
                 ]
-                m.d.sync += access.done.eq(queue.i.ready)
-        with m.If(write):
-            m.d.comb += completion.i.payload.arm.eq(arm)
+                with m.If(~waits):
+                    m.d.sync += [rings[doorbell].eq(0) for doorbell in doorbells]
+        with m.If(arm | solicited):
+            m.d.comb += [
+                completion.i.payload.arm.eq(1),
+                completion.i.payload.solicited.eq(solicited),
+            ]
 
         connect_streams(m, send.o, self.send)
         connect_streams(m, receive.o, self.receive)
@@ -116,7 +134,9 @@ class DoorbellPages(wiring.Component):
             self.completion.p.cq.eq(post.cq),
             self.completion.p.index.eq(post.index),
             self.completion.p.arm.eq(post.arm),
+            self.completion.p.solicited.eq(post.solicited),
             self.completion.p.reset.eq(post.reset),
+            self.completion.p.moderate.eq(post.moderate),
             self.completion.p.row.eq(self.row),
             self.completion.valid.eq(completion.o.valid),
             completion.o.ready.eq(self.completion.ready),

@@ -2,20 +2,20 @@
 
 ::
 
-    access --> address decoded --> word of an array --> value (read) or effect (write) --> done
+    access --> address decoded --> word of an array --> word of all, effect --> value --> done
 
 TABLE_DATA is kept twice: in a memory to be read back from, and of the widest row's octets in
 registers, which a command takes at once. Neither is touched by a reset.
 
-A read takes 3 cycles, but one of a counter, which waits for it. A write takes 3 cycles, but
-TABLE_COMMAND, which waits for ``command.done``. While ``busy`` only STATUS and the build parameters
-read as other than 0, and writes do nothing.
+An access takes 4 cycles, but the read of a counter, and the writes of TABLE_COMMAND and
+COUNTERS_SNAPSHOT, which wait for it, the command and the snapshot. While ``busy`` only STATUS and
+the build parameters read as other than 0, and writes do nothing.
 """
 
 from functools import reduce
 from operator import or_
 
-from amaranth.hdl import Array, Cat, Module, Mux, Signal
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal
 from amaranth.lib import memory, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -24,15 +24,16 @@ from uwarp.contract import (
     TABLES,
     VERSION,
     AccessMode,
+    CloseTarget,
     Control,
     DeviceStatus,
     Parameters,
     Register,
 )
 
-from ..layouts import PortConfig
+from ..layouts import CloseRequest, EventRing, PortConfig
 from .bus import AccessSignature
-from .counters import CounterReadSignature
+from .counters import CounterReadSignature, SnapshotSignature
 
 __all__ = ["CommandSignature", "RegisterFile"]
 
@@ -67,7 +68,7 @@ class RegisterFile(wiring.Component):
     Members
     -------
     access : In(AccessSignature())
-        Addresses below ``DOORBELL_BASE``.
+        All but the writes of doorbells; beyond the registers a read gives 0.
     config : Out(PortConfig)
     reset_request : Out(1)
         Strobe: CONTROL.RESET was written.
@@ -76,9 +77,22 @@ class RegisterFile(wiring.Component):
     time : In(47)
     open_messages : In(32)
     counter : Out(CounterReadSignature())
+    snapshot : Out(SnapshotSignature())
     command : Out(CommandSignature())
     irq_set, irq_clear, irq_cq : In
         As from the completion unit.
+    event_ring : Out(EventRing)
+    event_clear : Out(1)
+        Strobe: EVENT_RING was written.
+    event_consumer : Out(32)
+        0 after a write of EVENT_RING.
+    event_written : In(1)
+        Strobe: an event is in memory.
+    close : Out(CloseRequest)
+        ``active`` from the write of MESSAGES_CLOSE until ``close_done``; never for a target or a
+        row that does not exist.
+    close_done : In(1)
+        Strobe.
     irq : Out(1)
     """
 
@@ -93,10 +107,17 @@ class RegisterFile(wiring.Component):
                 "time": In(47),
                 "open_messages": In(32),
                 "counter": Out(CounterReadSignature()),
+                "snapshot": Out(SnapshotSignature()),
                 "command": Out(CommandSignature()),
                 "irq_set": In(1),
                 "irq_clear": In(1),
                 "irq_cq": In(16),
+                "event_ring": Out(EventRing),
+                "event_clear": Out(1),
+                "event_consumer": Out(32),
+                "event_written": In(1),
+                "close": Out(CloseRequest),
+                "close_done": In(1),
                 "irq": Out(1),
             }
         )
@@ -107,17 +128,20 @@ class RegisterFile(wiring.Component):
         access = self.access
         decoded = Signal()
         fetched = Signal()
-        begin = access.request & fetched & ~access.done
+        gathered = Signal()
         in_page = access.address[_PAGE_BITS:] == 0
         offset = access.address[2:_PAGE_BITS]
 
         irq_enable = Signal()
         irq_status = Signal(parameters.n_cq)
+        event_status = Signal()
+        ring = self.event_ring
         table_select = Signal(24)
         row = Signal(_ROW_BITS, reset_less=True)
         time_high = Signal(15)
         counter_high = Signal(32)
         status_words = [irq_status[i : i + 32] for i in range(0, parameters.n_cq, 32)]
+        status_words += [Const(0)] * (Register.IRQ_STATUS.value.count - len(status_words))
         m.submodules.table_data = table_data = memory.Memory(shape=32, depth=_DATA_WORDS, init=[])
         data_write, data_read = table_data.write_port(), table_data.read_port()
 
@@ -142,6 +166,8 @@ class RegisterFile(wiring.Component):
             Register.FILTER: [Cat(self.config.accept_multicast, self.config.accept_foreign)],
             Register.IPV6: [self.config.ipv6[i : i + 32] for i in range(0, 128, 32)],
             Register.IRQ_ENABLE: [irq_enable],
+            Register.EVENT_ADDR_LOW: [ring.address[:32]],
+            Register.EVENT_ADDR_HIGH: [ring.address[32:]],
             Register.TABLE_SELECT: [table_select],
         }
         when_idle = {
@@ -150,13 +176,20 @@ class RegisterFile(wiring.Component):
             Register.TIME_HIGH: [time_high],
             Register.OPEN_MESSAGES: [self.open_messages],
             Register.IRQ_STATUS: status_words,
+            Register.EVENT_STATUS: [event_status],
+            Register.EVENT_RING: [Cat(ring.log2, Const(0, 4), ring.enabled)],
+            Register.MESSAGES_CLOSE: [self.close.active],
         } | storage
 
-        selected = {register: Signal(name=f"is_{register.name.lower()}") for register in Register}
+        selected = {
+            register: Signal(name=f"is_{register.name.lower()}", reset_less=True)
+            for register in Register
+        }
         number = Signal(range(max(register.value.count for register in Register)))
         m.d.sync += [
             decoded.eq(access.request & ~access.done),
             fetched.eq(access.request & ~access.done & decoded),
+            gathered.eq(access.request & ~access.done & fetched),
         ]
         m.d.sync += [signal.eq(0) for signal in selected.values()]
         with m.If(in_page):
@@ -172,34 +205,71 @@ class RegisterFile(wiring.Component):
             if len(words) > 1:
                 word = Signal(32, name=f"{register.name.lower()}_word")
                 m.d.sync += word.eq(Array(words)[number])
-            in_array = number < len(words)
-            values.append(Mux(selected[register] & in_array & ~self.busy, word, 0))
-        values.append(Mux(selected[Register.TABLE_DATA] & ~self.busy, data_read.data, 0))
-        value = Signal(32)
-        m.d.comb += value.eq(reduce(or_, values))
+            values.append(Mux(selected[register] & ~self.busy, word, 0))
+        gathered_word = Signal(32)
+        data_word = Signal(32)
+        m.d.sync += [gathered_word.eq(reduce(or_, values)), data_word.eq(data_read.data)]
+        copies = self.snapshot.value
+        value = gathered_word
+        for register, other in (
+            (Register.TABLE_DATA, data_word),
+            (Register.SNAPSHOT_LOW, copies[:32]),
+            (Register.SNAPSHOT_HIGH, copies[32:]),
+        ):
+            value = value | Mux(selected[register] & ~self.busy, other, 0)
 
-        # Reads.
+        # What an access does begins when its word has been gathered, in the next cycle.
+        counter, command, snapshot = self.counter, self.command, self.snapshot
+        begin = fetched & ~gathered & ~access.done
+        write = begin & access.write & ~self.busy
         read = begin & ~access.write
         read_counter = read & selected[Register.COUNTERS_LOW] & ~self.busy
-        m.d.comb += [self.counter.request.eq(read_counter), self.counter.index.eq(number)]
-        m.d.sync += [access.value.eq(value), access.done.eq(begin)]
+        writes = {}
+        for register in Register:
+            if register.value.access is not AccessMode.RO:
+                writes[register] = Signal(name=f"write_{register.name.lower()}")
+                m.d.sync += writes[register].eq(write & selected[register])
+        is_short = Signal()
+        m.d.sync += is_short.eq(
+            begin
+            & ~read_counter
+            & ~(write & selected[Register.TABLE_COMMAND])
+            & ~(write & selected[Register.COUNTERS_SNAPSHOT])
+        )
+        for port, starts in (
+            (counter, read_counter),
+            (command, write & selected[Register.TABLE_COMMAND]),
+            (snapshot, write & selected[Register.COUNTERS_SNAPSHOT]),
+        ):
+            with m.If(starts):
+                m.d.sync += port.request.eq(1)
+            with m.Elif(port.done):
+                m.d.sync += port.request.eq(0)
+        m.d.sync += [
+            access.done.eq(is_short | counter.done | command.done | snapshot.done),
+            access.value.eq(value),
+        ]
+        m.d.comb += [
+            counter.index.eq(number),
+            snapshot.index.eq(number),
+            command.row.eq(table_select),
+            command.kind.eq(table_select[16:]),
+            command.data.eq(row),
+        ]
+        # With the low half, which goes into ``gathered_word`` in the same cycle.
         with m.If(read & selected[Register.TIME_LOW]):
             m.d.sync += time_high.eq(self.time[32:])
-        with m.If(read & selected[Register.COUNTERS_HIGH] & ~self.busy):
+        with m.If(selected[Register.COUNTERS_HIGH] & ~self.busy):
             m.d.sync += access.value.eq(counter_high)
-        with m.If(read_counter):
-            m.d.sync += access.done.eq(self.counter.done)
-            with m.If(self.counter.done):
-                m.d.sync += Cat(access.value, counter_high).eq(self.counter.value)
+        with m.If(counter.done):
+            m.d.sync += Cat(access.value, counter_high).eq(counter.value)
 
-        # Writes.
-        write = begin & access.write & ~self.busy
         for register, words in storage.items():
             assert register.value.access is AccessMode.RW
             for index, word in enumerate(words):
-                with m.If(write & selected[register] & (number == index)):
+                with m.If(writes[register] & (number == index)):
                     m.d.sync += word.eq(access.data)
-        write_data = write & selected[Register.TABLE_DATA]
+        write_data = writes[Register.TABLE_DATA]
         m.d.comb += [
             data_read.addr.eq(number),
             data_write.addr.eq(number),
@@ -209,30 +279,47 @@ class RegisterFile(wiring.Component):
         for index in range(0, _ROW_BITS, 32):
             with m.If(write_data & (number == index // 32)):
                 m.d.sync += row[index : index + 32].eq(access.data)
-        with m.If(write & selected[Register.CONTROL]):
+        with m.If(writes[Register.CONTROL]):
             m.d.sync += [
                 self.config.enable.eq((access.data & Control.ENABLE).any()),
                 self.reset_request.eq((access.data & Control.RESET).any()),
             ]
         with m.Else():
             m.d.sync += self.reset_request.eq(0)
-        write_command = write & selected[Register.TABLE_COMMAND]
-        m.d.comb += [
-            self.command.request.eq(write_command),
-            self.command.row.eq(table_select),
-            self.command.kind.eq(table_select[16:]),
-            self.command.data.eq(row),
-        ]
-        with m.If(write_command):
-            m.d.sync += access.done.eq(self.command.done)
+        write_ring = writes[Register.EVENT_RING]
+        m.d.sync += self.event_clear.eq(write_ring)
+        with m.If(write_ring):
+            m.d.sync += [
+                ring.log2.eq(access.data),
+                ring.enabled.eq(access.data[8]),
+                self.event_consumer.eq(0),
+            ]
+        with m.If(writes[Register.EVENT_CONSUMER]):
+            m.d.sync += self.event_consumer.eq(access.data)
+        target, close_row = access.data[16:24], access.data[:16]
+        exists = ((target == CloseTarget.QP) & (close_row < parameters.n_qp)) | (
+            (target == CloseTarget.REGION) & (close_row < parameters.n_region)
+        )
+        with m.If(writes[Register.MESSAGES_CLOSE] & ~self.close.active):
+            m.d.sync += [
+                self.close.active.eq(exists),
+                self.close.target.eq(target),
+                self.close.row.eq(close_row),
+            ]
+        with m.If(self.close.active & self.close_done):
+            m.d.sync += self.close.active.eq(0)
 
         # Interrupts: a CQ that fires in the cycle in which its bit is cleared stays set.
         for cq in range(parameters.n_cq):
             is_cq = self.irq_cq == cq
-            written = write & selected[Register.IRQ_STATUS] & (number == cq // 32)
+            written = writes[Register.IRQ_STATUS] & (number == cq // 32)
             with m.If(self.irq_set & is_cq):
                 m.d.sync += irq_status[cq].eq(1)
             with m.Elif((self.irq_clear & is_cq) | (written & access.data[cq % 32])):
                 m.d.sync += irq_status[cq].eq(0)
-        m.d.sync += self.irq.eq(irq_enable & irq_status.any())
+        with m.If(self.event_written):
+            m.d.sync += event_status.eq(1)
+        with m.Elif(writes[Register.EVENT_STATUS] & access.data[0]):
+            m.d.sync += event_status.eq(0)
+        m.d.sync += self.irq.eq(irq_enable & (irq_status.any() | event_status))
         return m

@@ -5,20 +5,21 @@
     bus --> Axi4LiteSubordinate --+--> RegisterFile --+--> config, irq
                                   |                   +--> TableCommand --> table rows
                                   |                   +--> EventCounters <-- events
+                                  |                   +--> event_ring, close
                                   +--> DoorbellPages ----> doorbells
 
 From the write of a doorbell on the bus to its offer to a unit: 2 cycles. The bus logic and the time
 go on through a soft reset; all else is reset by ``clear``.
 """
 
-from amaranth.hdl import Module, ResetInserter
+from amaranth.hdl import Module, ResetInserter, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import ADDRESS_BITS, DOORBELL_BASE, Counter, Parameters
 
 from ..interfaces import Axi4LiteSignature
-from ..layouts import CqDoorbell, PortConfig, RingDoorbell
+from ..layouts import CloseRequest, CqDoorbell, EventRing, PortConfig, RingDoorbell
 from ..stream.queue import connect_streams
 from .bus import Axi4LiteSubordinate
 from .command import TableCommand
@@ -52,6 +53,11 @@ class ControlUnit(wiring.Component):
     completion : Out(stream.Signature(CqDoorbell))
     irq_set, irq_clear, irq_cq : In
         As from the completion unit.
+    event_ring, event_clear, event_consumer : Out
+    event_written : In(1)
+        Of the event unit, as in the register file.
+    close : Out(CloseRequest)
+    close_done : In(1)
     events : In(len(Counter)).array(sources)
     open_messages : In(32)
     reset_request : Out(1)
@@ -81,6 +87,12 @@ class ControlUnit(wiring.Component):
                 "irq_set": In(1),
                 "irq_clear": In(1),
                 "irq_cq": In(16),
+                "event_ring": Out(EventRing),
+                "event_clear": Out(1),
+                "event_consumer": Out(32),
+                "event_written": In(1),
+                "close": Out(CloseRequest),
+                "close_done": In(1),
                 "events": In(len(Counter)).array(sources),
                 "open_messages": In(32),
                 "reset_request": Out(1),
@@ -107,12 +119,17 @@ class ControlUnit(wiring.Component):
         wiring.connect(m, wiring.flipped(self.bus), subordinate.bus)
 
         access = subordinate.access
-        is_doorbell = access.address >= DOORBELL_BASE
+        beyond_registers = Signal()
+        with m.If(access.begins):
+            m.d.sync += beyond_registers.eq(access.ahead >= DOORBELL_BASE)
+        is_doorbell = access.write & beyond_registers
         for part, chosen in ((registers.access, ~is_doorbell), (pages.access, is_doorbell)):
             m.d.comb += [
                 part.request.eq(access.request & chosen),
                 part.write.eq(access.write),
                 part.address.eq(access.address),
+                part.ahead.eq(access.ahead),
+                part.begins.eq(access.begins),
                 part.data.eq(access.data),
             ]
             with m.If(chosen):
@@ -125,6 +142,12 @@ class ControlUnit(wiring.Component):
             registers.irq_set.eq(self.irq_set),
             registers.irq_clear.eq(self.irq_clear),
             registers.irq_cq.eq(self.irq_cq),
+            registers.event_written.eq(self.event_written),
+            registers.close_done.eq(self.close_done),
+            self.event_ring.eq(registers.event_ring),
+            self.event_clear.eq(registers.event_clear),
+            self.event_consumer.eq(registers.event_consumer),
+            self.close.eq(registers.close),
             self.config.eq(registers.config),
             self.reset_request.eq(registers.reset_request),
             self.irq.eq(registers.irq),
@@ -132,6 +155,7 @@ class ControlUnit(wiring.Component):
             *(inner.eq(outer) for inner, outer in zip(counters.events, self.events, strict=True)),
         ]
         wiring.connect(m, registers.counter, counters.read)
+        wiring.connect(m, registers.snapshot, counters.snapshot)
         wiring.connect(m, registers.command, command.command)
 
         connect_streams(m, command.post_send, pages.post_send)

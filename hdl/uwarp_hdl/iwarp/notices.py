@@ -37,7 +37,7 @@ class NoticeQueue(wiring.Component):
     notice : In(Notice)
         Queued in each cycle in which it is not empty (``is_write``, ``set`` or ``clear``).
     has_room : Out(1)
-        Notices of three further operations have room.
+        Notices of four further operations have room.
     done : In(1)
         A CQE is in memory, in the order of their notices.
     irq_set, irq_clear : Out(1)
@@ -60,21 +60,27 @@ class NoticeQueue(wiring.Component):
         m.d.sync += notice.eq(self.notice)
         m.submodules.queue = queue = Queue(Notice, NOTICES)
         head = queue.o.payload
-        answered = Signal(range(NOTICES + 1))
-        due = queue.o.valid & (~head.is_write | (answered != 0))
+        answers = Signal(range(NOTICES + 1))
+        answered = Signal()  # answers != 0
+        due = queue.o.valid & (~head.is_write | answered)
+        used = due & head.is_write
         m.d.comb += [
             queue.i.payload.eq(notice),
             queue.i.valid.eq(notice.is_write | notice.set | notice.clear),
             queue.o.ready.eq(due),
         ]
         m.d.sync += [
-            self.has_room.eq(queue.level < NOTICES - 4),
-            answered.eq(answered + self.done - (due & head.is_write)),
-            self.unanswered.eq(
-                self.unanswered + (queue.i.valid & notice.is_write) - (due & head.is_write)
-            ),
+            self.has_room.eq(queue.level < NOTICES - 5),
             self.irq_set.eq(due & head.set),
             self.irq_clear.eq(due & head.clear),
             self.irq_cq.eq(head.cq),
         ]
+        with m.If(self.done & ~used):
+            m.d.sync += [answers.eq(answers + 1), answered.eq(1)]
+        with m.Elif(used & ~self.done):
+            m.d.sync += [answers.eq(answers - 1), answered.eq(answers != 1)]
+        with m.If(notice.is_write & ~used):
+            m.d.sync += self.unanswered.eq(self.unanswered + 1)
+        with m.Elif(used & ~notice.is_write):
+            m.d.sync += self.unanswered.eq(self.unanswered - 1)
         return m
