@@ -90,7 +90,8 @@ class EventRing(data.Struct):
 
 
 class CloseRequest(data.Struct):
-    """While ``active``: close the open messages of ``row`` of ``target``, a ``CloseTarget``."""
+    """While ``active``: close the open messages of ``row`` of ``target``, a ``CloseTarget``. It
+    stays as it is until that is done."""
 
     active: 1
     target: 8

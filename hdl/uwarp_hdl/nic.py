@@ -35,6 +35,9 @@ from .stream.queue import connect_streams
 
 __all__ = ["Nic"]
 
+#: Datagrams that can wait for the receiver.
+_DATAGRAMS = 64
+
 #: Cycles from a frame's last word into the frame receiver to its datagram's offer, with a margin.
 _FRAME_RECEIVER_CYCLES = 15
 
@@ -82,8 +85,8 @@ class Nic(wiring.Component):
         m.submodules.read_arbiter = reads = ReadArbiter(3)
         m.submodules.control = control = ControlUnit(parameters, sources=4)
 
-        frames = FrameReceiver(parameters)
-        receiver = DatagramReceiver(parameters)
+        frames = FrameReceiver(parameters, datagrams=_DATAGRAMS)
+        receiver = DatagramReceiver(parameters, datagrams_ahead=_DATAGRAMS)
         transmitter = TransmitPath(parameters)
         completion = CompletionUnit(parameters, clients=2)
         ports = PortTable(parameters)
@@ -107,6 +110,10 @@ class Nic(wiring.Component):
         m.d.comb += [
             frames.config.eq(control.config),
             receiver.time.eq(control.time),
+            receiver.close.eq(control.close),
+            control.close_done.eq(receiver.close_done),
+            receiver.unwritten.eq(completion.pending),
+            receiver.written.eq(completion.write.done),
         ]
 
         # Transmit.

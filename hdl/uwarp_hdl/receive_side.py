@@ -31,7 +31,7 @@ class ReceiveSide(wiring.Component):
     Members
     -------
     rx, config, ports : as of FrameReceiver
-    time, qp, region, receive_doorbells, wqe_read : as of DatagramReceiver
+    time, qp, region, receive_doorbells, wqe_read, close, close_done : as of DatagramReceiver
     cq_doorbells, irq_set, irq_clear, irq_cq : as of CompletionUnit
     bus : Out(WRITE_CHANNELS)
     events : Out(len(Counter)).array(3)
@@ -56,6 +56,8 @@ class ReceiveSide(wiring.Component):
                 "region": receiver["region"],
                 "receive_doorbells": receiver["doorbells"],
                 "wqe_read": receiver["wqe_read"],
+                "close": receiver["close"],
+                "close_done": receiver["close_done"],
                 "cq_doorbells": completion["doorbells"],
                 "irq_set": Out(1),
                 "irq_clear": Out(1),
@@ -91,6 +93,10 @@ class ReceiveSide(wiring.Component):
         m.d.comb += [
             frames.config.eq(self.config),
             receiver.time.eq(self.time),
+            receiver.close.eq(self.close),
+            self.close_done.eq(receiver.close_done),
+            receiver.unwritten.eq(completion.pending),
+            receiver.written.eq(completion.write.done),
             completion.time.eq(self.time),
             self.busy.eq(receiver.busy | completion.busy),
         ]

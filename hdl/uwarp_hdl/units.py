@@ -20,6 +20,7 @@ from .iwarp.fetch import WqeFetch
 from .iwarp.frame_builder import FrameBuilder
 from .iwarp.frame_check import FrameCheck
 from .iwarp.frame_sender import FrameSender
+from .iwarp.message_close import MessageClose
 from .iwarp.moderation import ModerationTimers
 from .iwarp.payload_reader import PayloadReader
 from .iwarp.place import Placer
@@ -61,6 +62,7 @@ UNITS: dict[str, Factory] = {
     "validity_map": ValidityMap,
     "map_snapshot": MapSnapshot,
     "completion_queue": lambda parameters: CompletionQueue(),
+    "message_close": lambda parameters: MessageClose(64),
     "datagram_receiver": DatagramReceiver,
     "receive_side": ReceiveSide,
     "send_scheduler": SendScheduler,

@@ -3,9 +3,9 @@
 Written from the page, item by item, and from nothing else.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from uwarp.contract import Access, Counter, CqeFlag, QpState, Status
+from uwarp.contract import Access, CloseTarget, Counter, CqeFlag, QpState, Status
 
 __all__ = ["Completed", "Region", "Rule"]
 
@@ -45,6 +45,8 @@ class Completed:
 
 @dataclass
 class Message:
+    """An open message. ``name`` ends with its kind; ``region`` is as it was at the opening."""
+
     name: tuple
     region: Region
     stag: int
@@ -53,8 +55,13 @@ class Message:
     cq: int
     timeout: int
     opener: dict
+    wqe_index: int = 0
     valid: set = field(default_factory=set)
     tick: int = 0
+
+    def shares_octets(self, stag, base, mlen):
+        same_region = self.stag >> 8 == stag >> 8
+        return same_region and self.base < base + mlen and base < self.base + self.mlen
 
     def granule(self, octet):
         return octet - self.region.base_to >> self.region.granule_log2
@@ -117,10 +124,15 @@ class Rule:
             return Counter.DROP_UNTAGGED_QN
         if d["mo"] + len(payload) > d["mlen"]:
             return Counter.DROP_MESSAGE_LENGTH
-        if len(payload) != d["mlen"]:
-            return Counter.DROP_SEND_SEGMENTED
         name = self._name(d)
-        if self._is_closed(name, "send", qp, tick):
+        message = self._open_message(name)
+        if message:
+            if message.mlen != d["mlen"]:
+                return Counter.DROP_RECORD_MISMATCH
+            self._place(message.region, message.base + d["mo"], payload)
+            self._mark(message, message.base + d["mo"], payload, tick)
+            return Counter.RX_PLACED
+        if self._is_closed(name, qp, tick):
             return Counter.DROP_LATE
         posted = self.receives.get(d["qpn"], [])
         index = self.consumed.get(d["qpn"], 0)
@@ -138,17 +150,29 @@ class Rule:
             and region.access & Access.LOCAL_WRITE
             and region.holds(sge["addr"], sge["length"])
         )
-        if payload and sge["length"] and not allowed:
+        if d["mlen"] and sge["length"] and not allowed:
             self.consumed[d["qpn"]] = index + 1
             self._complete(d, qp, status=Status.LOC_PROT_ERR, wqe_index=index, valid=0)
             return Counter.DROP_RECEIVE_PROTECTION
         if d["mlen"] > sge["length"]:
             return Counter.DROP_RECEIVE_SHORT
+        if len(payload) == d["mlen"]:
+            self.consumed[d["qpn"]] = index + 1
+            if payload:
+                self._place(region, sge["addr"], payload)
+            self._complete(d, qp, wqe_index=index, valid=len(payload))
+            self._remember(name, tick)
+            return Counter.RX_PLACED
+        if not region.mapped or sge["addr"] % (1 << region.granule_log2):
+            return Counter.DROP_SEND_SEGMENTED
+        self._close_overlapped(sge["lkey"], sge["addr"], d["mlen"], tick)
+        if None not in self.trackers:
+            return Counter.DROP_NO_TRACKER
         self.consumed[d["qpn"]] = index + 1
-        if payload:
-            self._place(region, sge["addr"], payload)
-        self._complete(d, qp, wqe_index=index, valid=len(payload))
-        self._remember(name, "send", tick)
+        message = self._open(name, sge["lkey"], sge["addr"], d, qp, tick)
+        message.wqe_index = index
+        self._place(region, sge["addr"] + d["mo"], payload)
+        self._mark(message, sge["addr"] + d["mo"], payload, tick)
         return Counter.RX_PLACED
 
     def _write(self, d, payload, qp):
@@ -179,37 +203,27 @@ class Rule:
             if not region.holds(base, mlen):
                 return Counter.DROP_BOUNDS
         name = self._name(d)
-        is_open = next((t for t in self.trackers if t and t.name == name), None)
+        is_open = self._open_message(name)
         if is_open:
             if (is_open.stag, is_open.base, is_open.mlen) != (d["stag"], base, mlen):
                 return Counter.DROP_RECORD_MISMATCH
             self._place(region, d["to"], payload)
-            self._mark(is_open, d, payload, tick)
+            self._mark(is_open, d["to"], payload, tick)
             return Counter.RX_PLACED
-        if self._is_closed(name, "record", qp, tick):
+        if self._is_closed(name, qp, tick):
             return Counter.DROP_LATE
         if mlen and region.mapped:
-            for other in list(self.trackers):
-                if (
-                    other
-                    and other.region is region
-                    and other.base < base + mlen
-                    and base < other.base + other.mlen
-                ):
-                    self._close(other, Status.PARTIAL, tick)
+            self._close_overlapped(d["stag"], base, mlen, tick)
         if qp["recv_cq"] in self.full:
             return Counter.DROP_CQ_FULL
         if payload:
             self._place(region, d["to"], payload)
         if len(payload) == mlen:
             self._complete(d, qp, valid=mlen, base_to=d["to"] - mo, stag=d["stag"])
-            self._remember(name, "record", tick)
+            self._remember(name, tick)
         elif region.mapped and None in self.trackers:
-            message = Message(
-                name, region, d["stag"], base, mlen, qp["recv_cq"], qp["timeout"], d, tick=tick
-            )
-            self.trackers[self.trackers.index(None)] = message
-            self._mark(message, d, payload, tick)
+            message = self._open(name, d["stag"], base, d, qp, tick)
+            self._mark(message, d["to"], payload, tick)
         else:
             flags = CqeFlag.SEGMENT
             flags |= CqeFlag.HEAD if mo == 0 else 0
@@ -233,17 +247,36 @@ class Rule:
         return self.regions[index] if index < len(self.regions) else None
 
     def _name(self, d):
-        return d["qpn"], d["source_ip"], d["source_port"], d["msn"]
+        kind = "record" if d["opcode"] == RECORD else "send"
+        return d["qpn"], d["source_ip"], d["source_port"], d["msn"], kind
+
+    def _open_message(self, name):
+        return next(
+            (message for message in self.trackers if message and message.name == name), None
+        )
+
+    def _open(self, name, stag, base, d, qp, tick):
+        region = replace(self._region(stag))
+        message = Message(
+            name, region, stag, base, d["mlen"], qp["recv_cq"], qp["timeout"], d, tick=tick
+        )
+        self.trackers[self.trackers.index(None)] = message
+        return message
+
+    def _close_overlapped(self, stag, base, mlen, tick):
+        for message in list(self.trackers):
+            if message and message.shares_octets(stag, base, mlen):
+                self._close(message, Status.PARTIAL, tick)
 
     def _closed_row(self, name):
         return (name[3] ^ name[0] << 4) % self.parameters.n_closed
 
-    def _is_closed(self, name, kind, qp, tick):
+    def _is_closed(self, name, qp, tick):
         known, when = self.closed.get(self._closed_row(name), (None, 0))
-        return known == (name, kind) and tick - when < qp["timeout"]
+        return known == name and tick - when < qp["timeout"]
 
-    def _remember(self, name, kind, tick):
-        self.closed[self._closed_row(name)] = ((name, kind), tick)
+    def _remember(self, name, tick):
+        self.closed[self._closed_row(name)] = (name, tick)
 
     def _place(self, region, start, payload):
         address = region.dma_addr + start - region.base_to & (1 << 64) - 1
@@ -251,9 +284,9 @@ class Rule:
             self.memory[address + i] = octet
         self.placed_octets += len(payload)
 
-    def _mark(self, message, d, payload, tick):
+    def _mark(self, message, start, payload, tick):
         message.tick = tick
-        start, stop = d["to"], d["to"] + len(payload)
+        stop = start + len(payload)
         for number in range(message.first, message.last + 1):
             low, high = message.octets_of(number)
             if start <= low and high <= stop:
@@ -261,15 +294,22 @@ class Rule:
         if len(message.valid) == message.last - message.first + 1:
             self._close(message, Status.SUCCESS, tick)
 
-    def expire(self, tick, msn=None):
-        """Close the messages (of one ``msn``) that have been silent too long."""
+    def expire(self, tick, cqe=None):
+        """Close the messages (or the one that a ``cqe`` speaks of) that were silent too long."""
+        name = cqe is not None and self._name(
+            {field: getattr(cqe, field) for field, _ in cqe.shape()}
+        )
         for message in list(self.trackers):
-            if (
-                message
-                and msn in (None, message.name[3])
-                and tick - message.tick >= message.timeout
-            ):
+            if message and name in (False, message.name) and tick - message.tick >= message.timeout:
                 self._close(message, Status.PARTIAL, tick)
+
+    def close_messages(self, target, row, tick=0):
+        """MESSAGES_CLOSE."""
+        for message in list(self.trackers):
+            if message:
+                owners = {CloseTarget.QP: message.name[0], CloseTarget.REGION: message.stag >> 8}
+                if owners.get(target) == row:
+                    self._close(message, Status.PARTIAL, tick)
 
     def _close(self, message, status, tick):
         self.trackers[self.trackers.index(message)] = None
@@ -288,10 +328,11 @@ class Rule:
             valid=valid,
             base_to=message.base,
             stag=message.stag,
+            wqe_index=message.wqe_index,
             head_map=octets[message.first // 8],
             tail_map=octets[message.last // 8],
         )
-        self._remember(message.name, "record", tick)
+        self._remember(message.name, tick)
 
     def _complete(self, d, qp, status=Status.SUCCESS, flags=0, **fields):
         flags |= CqeFlag.RECEIVE

@@ -66,6 +66,8 @@ class ReceiverBench:
         self.reserved = 0
         self.cycle = 0
         self.on_completion = lambda completion: None
+        self.unwritten = deque()
+        self.written = 0
         self.background = []
 
     async def tables(self, ctx):
@@ -137,7 +139,32 @@ class ReceiverBench:
             completion = await take(ctx, self.dut.completions, self.rng, self.stall)
             self.reserved -= 1
             self.completed.append(completion)
+            self.unwritten.append(self.cycle + 8 + self.rng.randrange(30))
             self.on_completion(completion)
+
+    async def written_cqes(self, ctx):
+        """CQEs reach memory, in order, some time after they were taken."""
+        dut = self.dut
+        while True:
+            due = bool(self.unwritten) and self.unwritten[0] <= self.cycle
+            ctx.set(dut.written, due)
+            ctx.set(dut.unwritten, len(self.unwritten) + ctx.get(dut.completions.valid))
+            await ctx.tick()
+            if due:
+                self.unwritten.popleft()
+                self.written += 1
+
+    async def close_messages(self, ctx, target, row):
+        """Returns when it is done, with the number of cycles that it took."""
+        dut = self.dut
+        start = self.cycle
+        ctx.set(dut.close, {"active": 1, "target": target, "row": row})
+        while not (await ctx.tick().sample(dut.close_done))[2]:
+            pass
+        ctx.set(dut.close.active, 0)
+        cycles = self.cycle - start
+        await ctx.tick()
+        return cycles
 
     async def ring(self, ctx):
         """Post the receives."""
@@ -180,6 +207,7 @@ class ReceiverBench:
                 self.wqe_bursts,
                 self.wqe_reads,
                 self.completions,
+                self.written_cqes,
                 self.feed_words,
                 self.memory.serve,
                 self.map_memory.serve,

@@ -15,6 +15,7 @@ from uwarp.contract import (
     REGION_ENTRY,
     SEND_WQE,
     Access,
+    CloseTarget,
     Control,
     Counter,
     DeviceStatus,
@@ -23,6 +24,7 @@ from uwarp.contract import (
     Parameters,
     QpState,
     Register,
+    Status,
     Table,
     WqeFlag,
     doorbell_address,
@@ -220,6 +222,16 @@ class Bench:
         )
         assert self.sent == [frame.encode()]
 
+    async def close(self, ctx):
+        """MESSAGES_CLOSE right behind an open message's frame: its CQE is there when it is done."""
+        await self.receive(ctx, record(5, BASE_TO + 0x400, 64, 500, self.rng.randbytes(64)))
+        await self.bus.write(ctx, Register.MESSAGES_CLOSE.address, CloseTarget.QP << 16 | 1)
+        while await self.bus.read(ctx, Register.MESSAGES_CLOSE.address):
+            pass
+        cqe = CQE.unpack(self.memory.read(RECV_RING + 64, 64))
+        assert (cqe.phase, cqe.status, cqe.valid, cqe.msn) == (1, Status.PARTIAL, 64, 5)
+        assert await self.bus.read(ctx, Register.OPEN_MESSAGES.address) == 0
+
     async def cut_off(self, ctx):
         """A soft reset with a message open, and in the middle of its next frame."""
         payload = self.rng.randbytes(128)
@@ -236,10 +248,11 @@ class Bench:
             Counter.DROP_PEER,
             Counter.TX_FRAMES,
             Counter.CQES,
+            Counter.MESSAGES_PARTIAL,
         }
-        assert counts[Counter.RX_PLACED] == counts[Counter.CQES] == 2
+        assert (counts[Counter.RX_PLACED], counts[Counter.CQES]) == (3, 3)
         assert counts[Counter.RX_MANAGEMENT] == counts[Counter.DROP_PEER] == 1
-        assert counts[Counter.RX_FRAMES] == 4
+        assert counts[Counter.RX_FRAMES] == 5
 
         async def reset():
             await self.bus.write(ctx, Register.CONTROL.address, Control.ENABLE | Control.RESET)
@@ -273,6 +286,7 @@ def test_once_around():
             await bench.configure(ctx)
             await bench.single(ctx, version)
             await bench.send(ctx)
+            await bench.close(ctx)
             await bench.cut_off(ctx)
             bench.sent.clear()
             bench.memory.octets.clear()

@@ -5,7 +5,7 @@ from collections import defaultdict, deque
 
 import pytest
 from amaranth.sim import Simulator
-from transmit_bench import HEADERS, SEND, TAGGED, WRITE, WRITE_RECORD, pieces
+from transmit_bench import HEADERS, SEND, WRITE, WRITE_RECORD, pieces
 
 from uwarp.contract import QP_ENTRY, Parameters, QpState, Status
 from uwarp_hdl.iwarp.segment import Segmenter
@@ -34,7 +34,7 @@ class SegmenterBench:
             "slot": self.free.popleft(),
             "qpn": qpn,
             "opcode": opcode,
-            "length": min(length, room) if opcode not in TAGGED else length,
+            "length": length,
             "remote_to": self.rng.getrandbits(64),
             "address": self.rng.getrandbits(60),
             "room": room,

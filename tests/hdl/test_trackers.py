@@ -1,8 +1,9 @@
 """Trackers and the memory of closed messages on their own."""
 
+import pytest
 from receive_bench import make_rng, run
 
-from uwarp.contract import Parameters
+from uwarp.contract import CloseTarget, Parameters
 from uwarp_hdl.iwarp.closed import ClosedMessages
 from uwarp_hdl.iwarp.trackers import Trackers
 
@@ -151,11 +152,94 @@ def test_a_touch_beside_the_scan_is_never_missed():
     run(dut, bench)
 
 
+@pytest.mark.parametrize("target", list(CloseTarget))
+def test_ending(target):
+    """All that it names expire, one by one, while others are touched in every third cycle; what is
+    opened afterwards may stay. Whatever else ends nothing."""
+    rng = make_rng(34)
+    dut = Trackers(PARAMETERS)
+    owners = {CloseTarget.QP: lambda i: i % 4, CloseTarget.REGION: lambda i: i % 3}[target]
+
+    async def ended(ctx, **request):
+        ctx.set(dut.ending, {"active": 1} | request)
+        closed = set()
+        for cycle in range(200):
+            if ctx.get(dut.ended):
+                ctx.set(dut.ending.active, 0)
+                await ctx.tick()
+                return closed
+            if ctx.get(dut.expired):
+                index = ctx.get(dut.expired_index)
+                closed.add(index)
+                await strobe(ctx, (dut, "close"), close_index=index)
+            elif cycle % 3 == 0:
+                others = [i for i in range(8) if owners(i) != 1]
+                await strobe(ctx, (dut, "touch"), touch_index=rng.choice(others))
+            else:
+                await ctx.tick()
+        raise AssertionError("not ended after 200 cycles")
+
+    async def bench(ctx):
+        for i in range(8):
+            row = row_of(i, i % 3, 0, 0)
+            await strobe(ctx, (dut, "open"), opened=row, timeout=1000)
+        await ctx.tick().repeat(rng.randrange(20))
+        assert await ended(ctx, target=2, row=1) == set()
+        assert await ended(ctx, target=target, row=0x101) == set()
+        mine = {i for i in range(8) if owners(i) == 1}
+        assert await ended(ctx, target=target, row=1) == mine
+        assert await ended(ctx, target=target, row=1) == set()
+        assert ctx.get(dut.count) == 8 - len(mine)
+
+    run(dut, bench)
+
+
+def test_names_of_one_digest():
+    """They are offered one after the other, strangers left out until something opens."""
+    dut = Trackers(PARAMETERS)
+
+    async def look(ctx, number):
+        ctx.set(dut.renew, 1)
+        await ctx.tick()
+        ctx.set(dut.renew, 0)
+        ctx.set(dut.name, name_of(number))
+        await ctx.tick().repeat(3)
+        looks = 0
+        while ctx.get(dut.found):
+            looks += 1
+            await ctx.tick().repeat(2)
+            start = ctx.get(dut.span.start)
+            await ctx.tick()
+            if ctx.get(dut.own):
+                return start, looks
+            await strobe(ctx, (dut, "stranger"))
+            await ctx.tick().repeat(2)
+        return None, looks
+
+    async def bench(ctx):
+        for number in (3, 4, 5):
+            row = row_of(number, 1, 100 * number, 100 * number + 5)
+            await strobe(ctx, (dut, "open"), opened=row, opened_digest=7, timeout=1000)
+        ctx.set(dut.digest, 7)
+        for number in (3, 4, 5):
+            assert await look(ctx, number) == (100 * number, number - 2)
+        assert await look(ctx, 6) == (None, 3)
+        await strobe(ctx, (dut, "close"), close_index=1)
+        assert await look(ctx, 5) == (500, 2)
+        row = row_of(6, 1, 600, 605)
+        await strobe(ctx, (dut, "open"), opened=row, opened_digest=7, timeout=1000)
+        assert await look(ctx, 6) == (600, 2)
+        ctx.set(dut.digest, 6)
+        assert await look(ctx, 6) == (None, 0)
+
+    run(dut, bench)
+
+
 def test_a_lookup_while_old_rows_are_forgotten():
     """At every distance from the scrubber's steps the answer is that of the row asked for."""
     dut = ClosedMessages(PARAMETERS)
     fields = {"qpn": 0, "source_ip": 1, "source_port": 1}
-    fresh, old, unknown = ({"message": fields | {"msn": msn}, "send": 0} for msn in (1, 2, 3))
+    fresh, old, unknown = (fields | {"msn": msn, "send": 0} for msn in (1, 2, 3))
 
     async def bench(ctx):
         await ctx.tick().until(~dut.busy)
@@ -188,15 +272,13 @@ def test_closed_messages():
             tick += rng.choice((0, 0, 1, 20))
             ctx.set(dut.tick, tick & 0xFFFF)
             name = {
-                "message": {
-                    "qpn": rng.randrange(4),
-                    "source_ip": rng.randrange(2),
-                    "source_port": rng.randrange(2),
-                    "msn": rng.choice((1, 2, 17, 0xFFFFFFF1)),
-                },
+                "qpn": rng.randrange(4),
+                "source_ip": rng.randrange(2),
+                "source_port": rng.randrange(2),
+                "msn": rng.choice((1, 2, 17, 0xFFFFFFF1)),
                 "send": rng.randrange(2),
             }
-            row = (name["message"]["msn"] ^ name["message"]["qpn"] << 4) % 16
+            row = (name["msn"] ^ name["qpn"] << 4) % 16
             if rng.random() < 0.5:
                 await strobe(ctx, (dut, "insert"), inserted=name)
                 rows[row] = (name, tick)

@@ -98,6 +98,27 @@ def test_lengths_around_granules_and_segments():
     send_all(bench, messages)
 
 
+def test_sends_of_many_segments():
+    """They end on multiples of the granule of the MO, whatever ``remote_to`` says; flags and the
+    immediate go with each segment, L with the last one."""
+    bench = Bench(2500, stall=0.1)
+    bench.set_qp(0)
+    messages = []
+    for number, opcode in enumerate((SEND, SEND_IMMEDIATE) * 6):
+        room = 1500 - 32 - HEADERS[opcode]
+        granule_log2 = (0, 6, 8, 10)[number % 4]
+        granule = 1 << (granule_log2 or 6)
+        whole = room // granule * granule
+        length = (room + 1, whole + room, whole + room + 1, 2 * whole + 5)[number // 3]
+        fields = {
+            "granule_log2": granule_log2,
+            "remote_to": bench.rng.getrandbits(64),
+            "flags": SIGNALED | FLAGS[opcode][number % len(FLAGS[opcode])],
+        }
+        messages.append((opcode, bench.rng.randrange(4096), length, fields))
+    send_all(bench, messages)
+
+
 @pytest.mark.parametrize("path_mtu", [576, 1500, 9000])
 def test_path_mtu_and_granule(path_mtu):
     bench = Bench(3000 + path_mtu, stall=0.05, max_mtu=9000)
@@ -110,6 +131,7 @@ def test_path_mtu_and_granule(path_mtu):
         offset = bench.rng.randrange(4096)
         fields = {"granule_log2": granule_log2, "remote_to": bench.rng.getrandbits(64)}
         messages.append((bench.rng.choice(TAGGED), offset, length, fields))
+        messages.append((SEND, offset + 1, length, fields))
     send_all(bench, messages)
 
 
@@ -165,19 +187,26 @@ ERRORS = {
     "immediate in Send": ({"opcode": SEND, "flags": IMMEDIATE}, Status.LOC_QP_OP_ERR),
     "solicited Write": ({"opcode": WRITE, "flags": SOLICITED}, Status.LOC_QP_OP_ERR),
     "operation first": ({"opcode": 1, "sge_lkey": 0}, Status.LOC_QP_OP_ERR),
-    "Send too long": (
-        {"opcode": SEND, "length": 1451, "sge_length": 1451, "sge_lkey": 0},
+    "granule too big for a Send": (
+        {"opcode": SEND, "granule_log2": 11, "length": 1451, "sge_length": 1451, "sge_lkey": 0},
         Status.LOC_LEN_ERR,
     ),
-    "0xE too long": (
-        {"opcode": SEND_IMMEDIATE, "length": 1447, "sge_length": 1447},
+    "granule too big for 0xE": (
+        {"opcode": SEND_IMMEDIATE, "granule_log2": 16, "length": 1447, "sge_length": 1447},
         Status.LOC_LEN_ERR,
     ),
     "granule too big": (
         {"granule_log2": 11, "length": 1439, "sge_length": 1439},
         Status.LOC_LEN_ERR,
     ),
-    "length of 2^31": ({"opcode": SEND, "length": 2**31, "sge_length": 2**31}, Status.LOC_LEN_ERR),
+    "length of 2^31": (
+        {"opcode": SEND, "granule_log2": 11, "length": 2**31, "sge_length": 2**31},
+        Status.LOC_LEN_ERR,
+    ),
+    "Send longer than the region": (
+        {"opcode": SEND, "length": 2**31, "sge_length": 2**31},
+        Status.LOC_PROT_ERR,
+    ),
     "key": ({"sge_lkey": LKEY ^ 1}, Status.LOC_PROT_ERR),
     "region not valid": ({"sge_lkey": 4 << 8 | KEY}, Status.LOC_PROT_ERR),
     "region of another PD": ({"sge_lkey": 5 << 8 | KEY}, Status.LOC_PROT_ERR),
@@ -194,6 +223,12 @@ ERRORS = {
 GOOD = {
     "at the end": {"sge_addr": DATA_TO + DATA_SIZE - 100},
     "big granule in one segment": {"granule_log2": 16},
+    "big granule in one Send": {
+        "opcode": SEND,
+        "granule_log2": 16,
+        "length": 1450,
+        "sge_length": 1450,
+    },
     "nothing of no region": {"length": 0, "num_sge": 1, "sge_length": 0, "sge_lkey": 0},
 }
 

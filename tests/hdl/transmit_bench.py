@@ -51,6 +51,8 @@ def pieces(opcode, length, path_mtu, to, granule):
     """Offset and octets of each segment: device behaviour, 7.3, octet by octet."""
     room = path_mtu - 20 - 8 - HEADERS[opcode] - 4
     start = 0
+    if opcode not in TAGGED:
+        to = 0
     while length - start > room:
         end = start + room
         while (to + end) % granule:

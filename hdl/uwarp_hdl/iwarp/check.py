@@ -2,8 +2,10 @@
 
     datagrams -> rows -> differences -> sums -> granules -> verdict -> segments
                   '-> receive (Send) -> region -^
+                  '-> held, span (open Send) -^
 
-Messages, closed or open, are the business of the unit behind (:mod:`.dispatch`).
+Messages, closed or open, are the business of the unit behind (:mod:`.dispatch`); but where a Send's
+datagram goes depends on whether its message is open, so that is asked here.
 """
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal
@@ -22,6 +24,7 @@ from .receive_layouts import (
     message_name,
     offset_width,
     segment_layout,
+    span_layout,
 )
 from .receive_queue import PostedReceive, ReceiveLookupSignature
 
@@ -38,17 +41,20 @@ def receives(qp):
 class SegmentCheck(wiring.Component):
     """Checks of section 3 of the device behaviour but those that ask for messages and CQ slots.
 
-    One tagged datagram in 7 cycles, a Send in 10 or, after a pause, 11. A Send waits for its WQE if
-    that is not in the cache; and is given out only when the Send before it has met its fate.
+    One tagged datagram in 7 cycles, a Send in 10 or, after a pause, 11; one of an open message in
+    12. A Send waits for its WQE if that is not in the cache; and is given out only when the Send
+    before it has met its fate, or for that of an open message every datagram before it.
 
-    Of a Send checks 7, 9 and 10 are not in ``drop`` but in ``receive``: they come after others that
-    are not made here.
+    Of a Send checks 7, 9, 10 and 12 are not in ``drop`` but in ``receive`` and ``mapped``: they
+    come after others that are not made here.
 
     Members
     -------
     datagrams : In(stream of Datagram)
     qp, region : Out(TableReadSignature)
     look : Out(ReceiveLookupSignature)
+    found, span, own, stranger, renew, opened, still, hold : In or Out
+        See :class:`.dispatch.Dispatch`.
     segments : Out(stream of segment)
     active : Out(1)
         A datagram is in here.
@@ -62,6 +68,14 @@ class SegmentCheck(wiring.Component):
                 "qp": Out(TableReadSignature(QP_ROW, exact_log2(parameters.n_qp))),
                 "region": Out(TableReadSignature(REGION_ROW, exact_log2(parameters.n_region))),
                 "look": Out(ReceiveLookupSignature(parameters)),
+                "found": In(1),
+                "span": In(span_layout(parameters)),
+                "own": In(1),
+                "stranger": Out(1),
+                "renew": Out(1),
+                "opened": In(1),
+                "still": In(1),
+                "hold": Out(1),
                 "segments": Out(stream.Signature(segment_layout(parameters))),
                 "active": Out(1),
             }
@@ -89,6 +103,12 @@ class SegmentCheck(wiring.Component):
         below_zero = Signal()
         message_end = Signal(33)
 
+        # The datagram is one of an open Send: what lies in ``region`` is of its tracker.
+        is_held = Signal()
+        doubtful = Signal()  # a message was opened since its tracker was looked at
+        is_open = is_send & receives(qp) & self.found
+
+        digest = Signal(DIGEST_WIDTH)
         base = Signal(64)
         m.d.comb += base.eq(datagram.to - datagram.mo)
 
@@ -96,16 +116,25 @@ class SegmentCheck(wiring.Component):
         incoming = self.datagrams.payload
         look = self.look
         m.d.comb += look.qpn.eq(datagram.qpn)
+        with m.If(self.opened):
+            m.d.sync += doubtful.eq(1)
         with m.FSM() as fsm:
             with m.State("IDLE"):
                 m.d.comb += [
                     self.datagrams.ready.eq(1),
+                    self.renew.eq(1),
                     look.lookup.eq(self.datagrams.valid),
                     look.qpn.eq(incoming.qpn),
                     self.qp.index.eq(incoming.qpn),
                     self.region.index.eq(incoming.stag[8:]),
                 ]
-                m.d.sync += [datagram.eq(incoming), stag.eq(incoming.stag), receive.eq(0)]
+                m.d.sync += [
+                    datagram.eq(incoming),
+                    stag.eq(incoming.stag),
+                    receive.eq(0),
+                    is_held.eq(0),
+                    digest.eq(message_digest(message_name(self._parameters, incoming))),
+                ]
                 with m.If(self.datagrams.valid):
                     m.next = "ROWS"
             with m.State("ROWS"):
@@ -125,23 +154,51 @@ class SegmentCheck(wiring.Component):
                 # Nothing is read for a QP that is not up: its ring may be gone.
                 m.d.comb += [
                     look.lookup.eq(1),
-                    look.waiting.eq(receives(qp)),
+                    look.waiting.eq(receives(qp) & ~self.found),
+                    look.dismiss.eq(is_open),
                     self.region.index.eq(look.receive.lkey[8:]),
                 ]
                 m.d.sync += [
+                    is_held.eq(0),
+                    doubtful.eq(self.opened),
                     receive.eq(look.receive),
                     stag.eq(look.receive.lkey),
-                    segment_start.eq(look.receive.addr),
                     extent_start.eq(look.receive.addr),
                     extent_length.eq(look.receive.length),
                 ]
                 with m.If(~receives(qp)):
                     m.next = "DIFFERENCES"
+                with m.Elif(self.found):
+                    m.next = "HELD"
                 with m.Elif(look.known):
                     m.next = "REGION"
+            with m.State("HELD"):
+                m.next = "SPAN"
+            with m.State("SPAN"):
+                # Offsets count from the region's start, which is taken as 0.
+                m.d.sync += [
+                    is_held.eq(1),
+                    receive.addr.eq(self.span.start),
+                    extent_start.eq(self.span.start),
+                ]
+                m.next = "REGION"
             with m.State("REGION"):
-                m.d.sync += region.eq(self.region.row)
+                m.d.sync += [
+                    region.eq(self.region.row),
+                    segment_start.eq(receive.addr + datagram.mo),
+                ]
+                with m.If(is_held):
+                    m.d.sync += [
+                        region.base_to.eq(0),
+                        region.dma_addr.eq(self.span.dma_addr),
+                        region.granule_log2.eq(self.span.granule_log2),
+                        region.map_base.eq(self.span.map_base),
+                    ]
                 m.next = "DIFFERENCES"
+                with m.If(is_held & ~self.own):
+                    # A message of the same digest; unless another was opened there meanwhile.
+                    m.d.comb += self.stranger.eq(~doubtful & ~self.opened)
+                    m.next = "RECEIVE"
             with m.State("DIFFERENCES"):
                 m.next = "SUMS"
             with m.State("SUMS"):
@@ -149,16 +206,25 @@ class SegmentCheck(wiring.Component):
             with m.State("GRANULES"):
                 m.next = "VERDICT"
             with m.State("VERDICT"):
-                with m.If(~look.unsettled):
+                with m.If(is_held):
+                    with m.If(self.still):
+                        m.next = "SETTLED"
+                with m.Elif(~look.unsettled & ~self.opened):
                     m.next = "SEGMENT"
-                    with m.If(look.wrong):
+                    with m.If(look.wrong | is_open):
                         m.next = "RECEIVE"
+            with m.State("SETTLED"):
+                m.d.comb += self.hold.eq(1)
+                m.next = "SEGMENT"
+                with m.If(~self.found | doubtful):
+                    m.next = "RECEIVE"
             with m.State("SEGMENT"):
                 m.d.comb += [
                     self.segments.valid.eq(1),
                     look.lookup.eq(self.datagrams.valid),
                     look.qpn.eq(incoming.qpn),
                     look.offered.eq(1),
+                    self.hold.eq(is_held),
                     look.given.eq(self.segments.ready),
                 ]
                 with m.If(self.segments.ready):
@@ -173,6 +239,9 @@ class SegmentCheck(wiring.Component):
         last_number = Signal(32)  # of the message's octets
         is_whole = Signal()
         no_payload = Signal()
+        no_octets = Signal()
+        unaligned = Signal()
+        is_mapped = Signal()
         from_start = Signal()
         mask = Signal(16)
         log2 = region.granule_log2[:5]
@@ -186,7 +255,8 @@ class SegmentCheck(wiring.Component):
             no_payload.eq(datagram.payload_length == 0),
             from_start.eq(datagram.mo == 0),
             mask.eq(~((C(0xFFFF, 16) << log2)[:16])),
-            segment.mapped.eq(region.mapped & (datagram.mlen != 0)),
+            no_octets.eq(datagram.mlen == 0),
+            is_mapped.eq(region.mapped & (datagram.mlen != 0)),
             segment.receive.short.eq(datagram.mlen > receive.length),
         ]
         is_last_segment = Signal()
@@ -205,6 +275,7 @@ class SegmentCheck(wiring.Component):
             address.eq(region.dma_addr + offset),
             last_octet.eq(start + last_number),
             payload_end.eq(offset + datagram.payload_length),
+            unaligned.eq(is_send & (extent_start[:16] & mask).any()),
             checked_region.eq(Mux(is_record, datagram.mlen != 0, is_write & ~no_payload)),
         ]
         above = Signal()
@@ -215,15 +286,13 @@ class SegmentCheck(wiring.Component):
         high = Signal(width + 1)
         m.d.sync += [
             above.eq(end > region.length),
+            segment.mapped.eq(is_mapped & ~unaligned),
             first.eq(start[:offset_shape] >> log2),
             last.eq(last_octet >> log2),
             low_whole.eq(offset[:offset_shape] >> log2),
             low_part.eq((offset[:16] & mask).any()),
             high.eq(payload_end >> log2),
         ]
-
-        digest = Signal(DIGEST_WIDTH)
-        m.d.sync += digest.eq(message_digest(message_name(self._parameters, datagram)))
 
         foreign_ip = Signal()
         foreign_port = Signal()
@@ -242,7 +311,6 @@ class SegmentCheck(wiring.Component):
             (Counter.DROP_QP_OPCODE, ~qp.opcodes.bit_select(datagram.opcode, 1)),
             (Counter.DROP_UNTAGGED_QN, is_send & (datagram.qn != 0)),
             (Counter.DROP_MESSAGE_LENGTH, ~is_write & (message_end > datagram.mlen)),
-            (Counter.DROP_SEND_SEGMENTED, is_send & ~is_whole),
             (Counter.DROP_STAG_INVALID, checked_region & (~region.valid | stag_row)),
             (Counter.DROP_STAG_KEY, checked_region & stag_key),
             (Counter.DROP_STAG_PD, checked_region & stag_pd),
@@ -283,17 +351,22 @@ class SegmentCheck(wiring.Component):
             segment.tail.eq((is_last_segment | (high > last)) & low_to_last),
             segment.drop.eq(verdict),
             segment.receive.fault.eq(
-                ~no_payload & (receive.error | (~sge_empty & (outside | above | ~may_write)))
+                ~no_octets & (receive.error | (~sge_empty & (outside | above | ~may_write)))
             ),
         ]
         m.d.comb += [
             look.may_take.eq(
                 (segment.drop == 0)
                 & segment.receive.available
-                & (segment.receive.fault | ~segment.receive.short)
+                & (
+                    segment.receive.fault
+                    | (~segment.receive.short & (segment.complete | segment.mapped))
+                )
             ),
             segment.datagram.eq(datagram),
+            segment.datagram.stag.eq(stag),
             segment.digest.eq(digest),
+            segment.held.eq(is_held),
             segment.complete.eq(is_whole),
             segment.receive.available.eq(receive.available),
             segment.receive.index.eq(receive.index),
@@ -301,6 +374,7 @@ class SegmentCheck(wiring.Component):
             segment.timeout.eq(qp.timeout),
             segment.address.eq(address),
             segment.base.eq(extent_start),
+            segment.dma_addr.eq(region.dma_addr),
             segment.granule_log2.eq(log2),
             segment.map_base.eq(region.map_base),
             segment.map_addr.eq(region.map_addr),

@@ -7,7 +7,7 @@ from amaranth.utils import exact_log2
 
 from uwarp.contract import Parameters
 
-from .receive_layouts import closed_name_layout
+from .receive_layouts import message_name_layout
 
 __all__ = ["ClosedMessages"]
 
@@ -43,7 +43,7 @@ class ClosedMessages(wiring.Component):
 
     def __init__(self, parameters: Parameters):
         self._parameters = parameters
-        name = closed_name_layout(parameters)
+        name = message_name_layout(parameters)
         super().__init__(
             {
                 "lookup": In(1),
@@ -63,14 +63,14 @@ class ClosedMessages(wiring.Component):
         m = Module()
         depth = self._parameters.n_closed
         bits = exact_log2(depth)
-        name_shape = closed_name_layout(self._parameters)
+        name_shape = message_name_layout(self._parameters)
         row_shape = data.StructLayout({"valid": 1, "tick": 16, "name": name_shape})
         m.submodules.ram = ram = memory.Memory(shape=row_shape, depth=depth, init=[])
         read = ram.read_port()
         write = ram.write_port()
 
         def row_of(name):
-            return (name.message.msn ^ (name.message.qpn << 4))[:bits]
+            return (name.msn ^ (name.qpn << 4))[:bits]
 
         sweeping = Signal(init=1)
         sweep = Signal(bits)

@@ -6,7 +6,6 @@ from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import CqeFlag, Parameters, Status
 
-from .check import RECORD
 from .receive_layouts import (
     PendingCompletion,
     granule_width,
@@ -80,7 +79,7 @@ class Closing(wiring.Component):
         entry = self.entry
         m.d.comb += [
             entry.cq.eq(row.cq),
-            entry.opcode.eq(RECORD),
+            entry.opcode.eq(row.opcode),
             entry.status.eq(self.status),
             entry.flags.eq(
                 CqeFlag.RECEIVE
@@ -89,6 +88,7 @@ class Closing(wiring.Component):
                 | Mux(row.solicited, CqeFlag.SOLICITED, 0)
             ),
             entry.qpn.eq(row.name.qpn),
+            entry.wqe_index.eq(row.wqe_index),
             entry.valid.eq(valid),
             entry.msn.eq(row.name.msn),
             entry.mlen.eq(row.mlen),

@@ -17,7 +17,7 @@ from amaranth.lib.wiring import In, Out
 from uwarp.contract import Counter, CqeFlag, Parameters, Status
 
 from ..interfaces import CreditSignature
-from ..layouts import CreditOperation
+from ..layouts import CloseRequest, CreditOperation
 from .check import RECORD, WRITE
 from .closed import ClosedMessages
 from .closing import Closing
@@ -28,6 +28,7 @@ from .receive_layouts import (
     message_name,
     segment_layout,
     snapshot_layout,
+    span_layout,
 )
 from .trackers import Trackers, lowest_set
 from .validity_map import bit_range_layout
@@ -82,6 +83,18 @@ class Dispatch(wiring.Component):
     marks : Out(stream of bit range)
     marked, count : In
         Answer to ``marks``.
+    found, span, own, stranger, renew : Out, Out, Out, In, In
+        As of :class:`Trackers`: whether the message of what ``segments`` holds is open.
+    opened : Out(1)
+        Strobe: a message was opened in the cycle before.
+    still : Out(1)
+        Nothing is at work, nor due: what ``found`` says in the cycle after next counts, if ``hold``
+        is high from the next cycle until a segment is taken.
+    hold : In(1)
+        No message may be closed now but by a segment.
+    ending : In(CloseRequest)
+    ended : Out(1)
+        Each message that was open when ``ending`` became active, and that it names, has its entry.
     settle : Out(1)
         Strobe: the segment at work has met its fate.
     consume : Out(1)
@@ -114,6 +127,16 @@ class Dispatch(wiring.Component):
                 "marks": Out(stream.Signature(bit_range_layout(parameters))),
                 "marked": In(1),
                 "count": In(9),
+                "found": Out(1),
+                "span": Out(span_layout(parameters)),
+                "own": Out(1),
+                "stranger": In(1),
+                "renew": In(1),
+                "opened": Out(1),
+                "still": Out(1),
+                "hold": In(1),
+                "ending": In(CloseRequest),
+                "ended": Out(1),
                 "settle": Out(1),
                 "consume": Out(1),
                 "events": Out(len(Counter)),
@@ -145,7 +168,9 @@ class Dispatch(wiring.Component):
         marking = Signal()
         issuing = Signal()
         issue = Signal()
-        too_short = Signal()
+        unfit = Signal()
+        opens_send = Signal()
+        unfit_reason = Signal(Counter)
         other_name = Signal()
         mismatch = Signal()
 
@@ -161,8 +186,16 @@ class Dispatch(wiring.Component):
             trackers.start.eq(segment.start),
             trackers.end.eq(segment.end),
             trackers.tick.eq(self.tick),
-            closed.name.message.eq(self._name(incoming.datagram)),
-            closed.name.send.eq(incoming.datagram.opcode != RECORD),
+            trackers.name.eq(self._name(incoming.datagram)),
+            trackers.stranger.eq(self.stranger),
+            trackers.renew.eq(self.renew),
+            trackers.dma_addr.eq(segment.dma_addr),
+            trackers.ending.eq(self.ending),
+            self.ended.eq(trackers.ended),
+            self.found.eq(trackers.found),
+            self.span.eq(trackers.span),
+            self.own.eq(trackers.own),
+            closed.name.eq(self._name(incoming.datagram)),
             closed.hold.eq(issuing | pushing),
             closed.timeout.eq(segment.timeout),
             closed.tick.eq(self.tick),
@@ -175,7 +208,23 @@ class Dispatch(wiring.Component):
         mistaken = plan.verified & other_name
         contradicted = plan.verified & ~other_name & mismatch
         m.d.comb += request.payload.cq.eq(segment.cq)
-        m.d.sync += too_short.eq(is_send & segment.receive.short & ~segment.receive.fault)
+        # Right from the second cycle after a segment is taken.
+        fits = is_send & ~segment.receive.fault & ~segment.receive.short
+        m.d.sync += [
+            unfit.eq(
+                is_send
+                & ~segment.receive.fault
+                & (segment.receive.short | ~(segment.complete | segment.mapped))
+            ),
+            opens_send.eq(fits & segment.mapped & ~segment.complete),
+            unfit_reason.eq(
+                Mux(
+                    segment.receive.short,
+                    Counter.DROP_RECEIVE_SHORT,
+                    Mux(segment.mapped, Counter.DROP_NO_TRACKER, Counter.DROP_SEND_SEGMENTED),
+                )
+            ),
+        ]
 
         def issue_plan():
             m.d.sync += issuing.eq(1)
@@ -211,7 +260,7 @@ class Dispatch(wiring.Component):
                 with m.Elif(trackers.complete):
                     m.d.sync += back_to_decide.eq(0)
                     close_tracker(trackers.complete_index, Status.SUCCESS)
-                with m.Elif(trackers.expired):
+                with m.Elif(trackers.expired & ~self.hold):
                     m.d.sync += back_to_decide.eq(0)
                     close_tracker(trackers.expired_index, Status.PARTIAL)
                 with m.Else():
@@ -222,7 +271,7 @@ class Dispatch(wiring.Component):
                             issue_plan()
 
             with m.State("MATCH"):
-                found = is_record & match.any()
+                found = (is_record | segment.held) & match.any()
                 wants_credit = ~found & (is_record | segment.receive.available)
                 m.d.sync += [
                     tracker.eq(trackers.index),
@@ -249,8 +298,8 @@ class Dispatch(wiring.Component):
                 m.d.sync += [
                     other_name.eq(row.name.as_value() != self._name(datagram)),
                     mismatch.eq(
-                        (row.stag != datagram.stag)
-                        | (row.base != segment.base)
+                        (is_record & (row.stag != datagram.stag))
+                        | (is_record & (row.base != segment.base))
                         | (row.mlen != datagram.mlen)
                     ),
                 ]
@@ -261,19 +310,19 @@ class Dispatch(wiring.Component):
                     pass
                 with m.Elif(~credit_asked):
                     finish(drop=Mux(closed.hit, Counter.DROP_LATE, Counter.DROP_NO_RECEIVE))
-                with m.Elif(conflicts & ~closed.hit):
+                with m.Elif(
+                    conflicts & ~closed.hit & (is_record | (granted.valid & granted.payload))
+                ):
                     m.d.sync += [
                         overlap.eq(overlap & (overlap - 1)),
                         back_to_decide.eq(1),
                     ]
                     close_tracker(lowest_set(overlap), Status.PARTIAL)
-                with m.Elif(closed.hit | too_short):
+                with m.Elif(closed.hit | unfit | (opens_send & (conflicts | ~trackers.free))):
                     with m.If(granted.valid):
                         m.d.comb += granted.ready.eq(1)
                         with m.If(granted.payload):
-                            finish(
-                                drop=Mux(closed.hit, Counter.DROP_LATE, Counter.DROP_RECEIVE_SHORT)
-                            )
+                            finish(drop=Mux(closed.hit, Counter.DROP_LATE, unfit_reason))
                             m.d.sync += issuing.eq(0)
                             m.next = "RELEASE"
                         with m.Else():
@@ -289,7 +338,7 @@ class Dispatch(wiring.Component):
                 with m.Elif(segment.complete):
                     finish(complete=1, consume=is_send, remember=1, awaits=1)
                 with m.Elif(segment.mapped & trackers.free):
-                    finish(open=1, mark=1, awaits=1)
+                    finish(open=1, mark=1, consume=is_send, awaits=1)
                     m.d.sync += tracker.eq(trackers.free_index)
                 with m.Else():
                     finish(complete=1, segment=1, awaits=1)
@@ -341,7 +390,9 @@ class Dispatch(wiring.Component):
                 m.next = "DECIDE"
 
         # In time for DECIDE, which waits for ``closed``: four cycles after LOOKUP.
-        m.d.sync += conflicts.eq(is_record & segment.mapped & overlap.any())
+        m.d.sync += conflicts.eq(
+            segment.mapped & (is_record | (fits & ~segment.complete)) & overlap.any()
+        )
         m.d.comb += trackers.index.eq(Mux(fsm.ongoing("MATCH"), lowest_set(match), closing))
 
         # ISSUE: everything that the plan asks for, in one cycle.
@@ -384,15 +435,13 @@ class Dispatch(wiring.Component):
             self.snapshots.payload.eq(closing_unit.snapshot),
             self.mapped.eq(pushing),
             self.entries.valid.eq(close | (issue & plan.complete)),
-            closed.inserted.message.eq(self._name(datagram)),
-            closed.inserted.send.eq(is_send),
+            closed.inserted.eq(self._name(datagram)),
         ]
-        self._compose(m, segment, plan)
+        self._compose(m, segment, plan, trackers)
         with m.If(pushing):
             m.d.comb += [
                 self.entries.payload.eq(closing_unit.entry),
-                closed.inserted.message.eq(trackers.row.name),
-                closed.inserted.send.eq(0),
+                closed.inserted.eq(trackers.row.name),
             ]
 
         self._track(m, segment, trackers)
@@ -429,7 +478,9 @@ class Dispatch(wiring.Component):
         m.d.comb += [
             marking.eq(~mark_fsm.ongoing("IDLE")),
             self.quiet.eq(fsm.ongoing("LOOKUP") & ~marking),
+            self.still.eq(self.quiet & ~trackers.complete & ~trackers.expired),
         ]
+        m.d.sync += self.opened.eq(trackers.open)
         return m
 
     def _name(self, datagram):
@@ -441,21 +492,22 @@ class Dispatch(wiring.Component):
         row = trackers.opened
         m.d.comb += [
             row.name.eq(self._name(datagram)),
-            row.solicited.eq(datagram.solicited),
-            row.immediate_valid.eq(datagram.immediate_valid),
+            row.wqe_index.eq(segment.receive.index),
             trackers.opened_digest.eq(segment.digest),
             trackers.timeout.eq(segment.timeout),
         ]
         m.d.sync += trackers.missing.eq(
             Mux(segment.first == segment.last, 0, segment.last - segment.first - 1)
         )
-        m.d.comb += [row[name].eq(datagram[name]) for name in ("stag", "mlen", "immediate")]
+        m.d.comb += [
+            row[name].eq(datagram[name]) for name in ("opcode", "stag", "mlen", "immediate")
+        ]
         for name in ("base", "cq", "granule_log2", "map_base", "map_addr"):
             m.d.comb += row[name].eq(segment[name])
         for name in ("start", "end", "first", "last"):
             m.d.comb += row[name].eq(segment[name])
 
-    def _compose(self, m, segment, plan):
+    def _compose(self, m, segment, plan, trackers):
         """The completion of a single datagram, of a Send, or of one segment."""
         datagram = segment.datagram
         entry = self.entries.payload
@@ -463,6 +515,10 @@ class Dispatch(wiring.Component):
         has_bits = is_record | (datagram.opcode == SEND_WITH_IMMEDIATE)
         immediate = has_bits & datagram.immediate_valid
         solicited = Mux(has_bits, datagram.solicited, datagram.opcode == SEND_SOLICITED)
+        m.d.comb += [
+            trackers.opened.immediate_valid.eq(immediate),
+            trackers.opened.solicited.eq(solicited),
+        ]
         # Of the segment taken two cycles ago: long before ISSUE, if that completes it.
         is_head = Signal()
         is_tail = Signal()

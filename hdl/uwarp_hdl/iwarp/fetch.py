@@ -153,7 +153,6 @@ class WqeFetch(wiring.Component):
         opcodes = {opcode: Signal(name=f"is_{opcode.name.lower()}") for opcode in OVERHEAD}
         for opcode, matches in opcodes.items():
             m.d.comb += matches.eq(wqe.opcode == opcode)
-        tagged = opcodes[Opcode.WRITE] | opcodes[Opcode.WRITE_RECORD]
         immediate_allowed = opcodes[Opcode.WRITE_RECORD] | opcodes[Opcode.SEND_IMMEDIATE]
         granule_log2 = Mux(wqe.granule_log2 == 0, 6, wqe.granule_log2)[:5]
         granule_wrong = (wqe.granule_log2 != 0) & ((wqe.granule_log2 < 6) | (wqe.granule_log2 > 16))
@@ -219,7 +218,7 @@ class WqeFetch(wiring.Component):
 
             with m.State("ADD"):
                 m.d.sync += [
-                    length_wrong.eq((wqe.length > room) & (~tagged | (granule > room))),
+                    length_wrong.eq((wqe.length > room) & (granule > room)),
                     end.eq(offset[:64] + wqe.length),
                     address.eq(region.dma_addr + offset[:64]),
                 ]

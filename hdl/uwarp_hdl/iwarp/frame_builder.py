@@ -134,6 +134,8 @@ class FrameBuilder(wiring.Component):
         header = self._header(m, segment)
         header_words = Signal(4)
         index = Signal(4)
+        header_word = Signal(64)
+        shares = Signal()  # the payload's first word holds the header's last octets
         head = Signal(len(self.tail))
         cursor = Signal(len(self.write_address))
         under_way = Signal(range(FRAMES + 1))
@@ -145,6 +147,7 @@ class FrameBuilder(wiring.Component):
         end = Signal()
         bad = Signal()
         m.d.comb += [
+            header_word.eq(header.word_select(index, 64)),
             mark_look.addr.eq(self.failed_slot),
             self.failed.eq(mark_look.data),
             mark_read.addr.eq(segment.slot),
@@ -186,10 +189,14 @@ class FrameBuilder(wiring.Component):
 
             with m.State("HEADER"):
                 m.d.comb += [
-                    word.eq(header.word_select(index, 64)),
+                    word.eq(header_word),
                     word_valid.eq(1),
                 ]
-                m.d.sync += [index.eq(index + 1), cursor.eq(cursor + 1)]
+                m.d.sync += [
+                    index.eq(index + 1),
+                    cursor.eq(cursor + 1),
+                    shares.eq(segment.opcode == Opcode.SEND),
+                ]
                 with m.If(index == header_words - 1):
                     with m.If(segment.length == 0):
                         m.d.comb += end.eq(1)
@@ -203,8 +210,10 @@ class FrameBuilder(wiring.Component):
                     word_valid.eq(self.payload.valid),
                     self.payload.ready.eq(1),
                 ]
+                with m.If(shares):
+                    m.d.comb += word[:32].eq(header_word[:32])
                 with m.If(self.payload.valid):
-                    m.d.sync += cursor.eq(cursor + 1)
+                    m.d.sync += [cursor.eq(cursor + 1), shares.eq(0)]
                     with m.If(self.payload.p.last):
                         m.d.comb += [
                             end.eq(1),
@@ -263,7 +272,7 @@ class FrameBuilder(wiring.Component):
         return words + ((segment.opcode == Opcode.SEND) & (segment.length == 0))
 
     def _header(self, m, segment):
-        """All octets of the header. The low half of a shared word is MO, which is 0 in a Send."""
+        """All octets of the header."""
         m.submodules.udp = udp = UdpHeader()
         tagged = Signal()
         extended = Signal()

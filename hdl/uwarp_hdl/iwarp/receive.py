@@ -23,6 +23,7 @@ from ..interfaces import (
 from ..layouts import (
     QP_ROW,
     REGION_ROW,
+    CloseRequest,
     Completion,
     Datagram,
     PacketBeat,
@@ -32,6 +33,7 @@ from ..stream.queue import Queue
 from .check import SegmentCheck
 from .completion_queue import CompletionQueue
 from .dispatch import Dispatch
+from .message_close import MessageClose
 from .place import Placer
 from .receive_layouts import PlaceCommand
 from .receive_queue import ReceiveQueue
@@ -45,7 +47,14 @@ class DatagramReceiver(wiring.Component):
     """Sections 3 to 5 of the device behaviour, and the receive side of section 6.
 
     A word of payload a cycle; a Write, a single Write-Record or a segment of an open one in at most
-    10 cycles, a Send in 11. A Send whose WQE has not been read ahead waits for it.
+    10 cycles, a Send in 11, a segment of an open one in 12. A Send whose WQE has not been read
+    ahead waits for it.
+
+    Parameters
+    ----------
+    parameters : Parameters
+    datagrams_ahead : int
+        Datagrams that may wait in the queue that offers them.
 
     Members
     -------
@@ -62,6 +71,10 @@ class DatagramReceiver(wiring.Component):
     payload_write, map_write : Out(WriteClientSignature)
     completions : Out(stream of Completion)
         In the order in which they came about, each when its payload and map are in memory.
+    close, close_done : In(CloseRequest), Out(1)
+        Open messages to be closed; a strobe when the CQEs of all of them are in memory.
+    unwritten, written : In(8), In(1)
+        ``completions`` offered, or taken and not in memory; a strobe for each that is, in order.
     events : Out
         Strobes by Counter: RX_PLACED and the drops of section 3.
     open_messages : Out(16)
@@ -70,8 +83,9 @@ class DatagramReceiver(wiring.Component):
         Clearing memories after a reset; no datagram is taken.
     """
 
-    def __init__(self, parameters: Parameters):
+    def __init__(self, parameters: Parameters, datagrams_ahead: int = 64):
         self._parameters = parameters
+        self._datagrams_ahead = datagrams_ahead
         super().__init__(
             {
                 "datagrams": In(stream.Signature(Datagram)),
@@ -85,6 +99,10 @@ class DatagramReceiver(wiring.Component):
                 "payload_write": Out(WriteClientSignature()),
                 "map_write": Out(WriteClientSignature()),
                 "completions": Out(stream.Signature(Completion)),
+                "close": In(CloseRequest),
+                "close_done": Out(1),
+                "unwritten": In(8),
+                "written": In(1),
                 "events": Out(len(Counter)),
                 "open_messages": Out(16),
                 "busy": Out(1),
@@ -102,6 +120,7 @@ class DatagramReceiver(wiring.Component):
         m.submodules.map = validity_map = ValidityMap(parameters)
         m.submodules.snapshot = snapshot = MapSnapshot(parameters)
         m.submodules.completion_queue = completion_queue = CompletionQueue()
+        m.submodules.message_close = message_close = MessageClose(self._datagrams_ahead)
 
         wiring.connect(m, wiring.flipped(self.region), check.region)
         wiring.connect(m, wiring.flipped(self.doorbells), receive_queue.doorbells)
@@ -136,6 +155,14 @@ class DatagramReceiver(wiring.Component):
             receive_queue.qp.row.eq(self.qp.row),
             receive_queue.settle.eq(dispatch.settle),
             receive_queue.consume.eq(dispatch.consume),
+            check.found.eq(dispatch.found),
+            check.span.eq(dispatch.span),
+            check.own.eq(dispatch.own),
+            dispatch.stranger.eq(check.stranger),
+            dispatch.renew.eq(check.renew),
+            check.opened.eq(dispatch.opened),
+            check.still.eq(dispatch.still),
+            dispatch.hold.eq(check.hold),
             dispatch.tick.eq(self.time[exact_log2(TICK_CYCLES) :]),
             dispatch.crowded.eq(completion_queue.crowded),
             dispatch.snapshot_idle.eq(snapshot.idle),
@@ -149,6 +176,17 @@ class DatagramReceiver(wiring.Component):
             completion_queue.mapped.eq(dispatch.mapped),
             completion_queue.retired.eq(placer.retired),
             self.events.eq(dispatch.events),
+            message_close.request.eq(self.close),
+            self.close_done.eq(message_close.done),
+            message_close.offered.eq(self.datagrams.valid),
+            message_close.taken.eq(self.datagrams.valid & self.datagrams.ready),
+            message_close.settled.eq(dispatch.settle),
+            dispatch.ending.eq(message_close.ending),
+            message_close.ended.eq(dispatch.ended),
+            message_close.held.eq(completion_queue.level),
+            message_close.leaves.eq(self.completions.valid & self.completions.ready),
+            message_close.unwritten.eq(self.unwritten),
+            message_close.written.eq(self.written),
         ]
 
         placing = Signal.like(placer.retired)

@@ -12,6 +12,7 @@ from amaranth.lib import data
 from amaranth.utils import exact_log2
 
 from uwarp.contract import Parameters
+from uwarp.wire import Opcode
 
 from ..layouts import Datagram
 
@@ -20,7 +21,6 @@ __all__ = [
     "TICKET_WIDTH",
     "PendingCompletion",
     "PlaceCommand",
-    "closed_name_layout",
     "granule_width",
     "message_digest",
     "message_name",
@@ -28,6 +28,7 @@ __all__ = [
     "offset_width",
     "segment_layout",
     "snapshot_layout",
+    "span_layout",
     "tracker_layout",
 ]
 
@@ -44,37 +45,35 @@ def offset_width(parameters: Parameters) -> int:
 
 
 def message_name_layout(parameters: Parameters) -> data.StructLayout:
-    """What names a message (device behaviour, 4.1)."""
+    """What names a message (device behaviour, 4.1); ``send`` tells Sends from Write-Records."""
     return data.StructLayout(
         {
             "qpn": exact_log2(parameters.n_qp),
             "source_ip": 128,
             "source_port": 16,
             "msn": 32,
+            "send": 1,
         }
     )
 
 
 def message_name(parameters: Parameters, datagram):
     shape = message_name_layout(parameters)
-    return data.View(shape, Cat(datagram[name][: shape[name].width] for name, _ in shape))
+    named = [datagram[name][: shape[name].width] for name, _ in shape if name != "send"]
+    return data.View(shape, Cat(named, datagram.opcode != Opcode.WRITE_RECORD))
 
 
 def message_digest(name):
     """``DIGEST_WIDTH`` bits that differ for most pairs of names: each field folded, the QP's number
-    away from the low bits of the others, where the messages of two QPs are likely to differ too."""
-    fields = (name.msn, name.source_port, name.source_ip, name.qpn << 14)
+    and the kind away from the low bits of the others, where the messages of two QPs are likely to
+    differ too."""
+    fields = (name.msn, name.source_port, name.source_ip, name.qpn << 14, name.send << 12)
     chunks = [
         field[start : start + DIGEST_WIDTH]
         for field in fields
         for start in range(0, len(field), DIGEST_WIDTH)
     ]
     return reduce(xor, chunks)[:DIGEST_WIDTH]
-
-
-def closed_name_layout(parameters: Parameters) -> data.StructLayout:
-    """A name among those of closed messages; ``send`` tells Sends from Write-Records."""
-    return data.StructLayout({"message": message_name_layout(parameters), "send": 1})
 
 
 class PlaceCommand(data.Struct):
@@ -114,6 +113,9 @@ def segment_layout(parameters: Parameters) -> data.StructLayout:
     ``head`` and ``tail`` say whether it covers those two. ``start`` and ``end`` are the offsets of
     the message's first and last octet, ``complete`` says that the payload is the whole message,
     ``digest`` is that of its name.
+
+    Of a Send ``datagram.stag``, ``base`` and the region's fields are those of its receive's SGE, or
+    ``held``: its message was found open. ``mapped``: the message may have a tracker.
     """
     granule = granule_width(parameters)
     return data.StructLayout(
@@ -125,6 +127,8 @@ def segment_layout(parameters: Parameters) -> data.StructLayout:
             "timeout": 16,
             "address": 64,
             "base": 64,
+            "dma_addr": 64,
+            "held": 1,
             "mapped": 1,
             "granule_log2": 5,
             "map_base": granule,
@@ -154,6 +158,8 @@ def tracker_layout(parameters: Parameters) -> data.StructLayout:
             "base": 64,
             "mlen": 32,
             "cq": 16,
+            "opcode": 4,
+            "wqe_index": 16,
             "immediate": 32,
             "immediate_valid": 1,
             "solicited": 1,
@@ -164,6 +170,19 @@ def tracker_layout(parameters: Parameters) -> data.StructLayout:
             "end": offset_width(parameters),
             "first": granule,
             "last": granule,
+        }
+    )
+
+
+def span_layout(parameters: Parameters) -> data.StructLayout:
+    """Where an open message lies: its region's granules and DMA address, as they were when it
+    opened, and the offset of its first octet."""
+    return data.StructLayout(
+        {
+            "dma_addr": 64,
+            "granule_log2": 5,
+            "map_base": granule_width(parameters),
+            "start": offset_width(parameters),
         }
     )
 

@@ -41,7 +41,8 @@ class ReceiveLookupSignature(wiring.Signature):
     ``lookup`` is high with the datagram's ``qpn`` in each cycle that may serve. ``receive`` belongs
     to a lookup of 4 cycles before; it is taken in a cycle with ``waiting`` and ``known``. Before
     the datagram is ``offered`` to the unit behind, ``unsettled`` must be low, and so must
-    ``wrong``: else its receive is to be looked up once more. While it is offered ``may_take`` says
+    ``wrong``: else its receive is to be looked up once more. ``dismiss`` says that it takes none
+    after all: what was looked up is forgotten. While it is offered ``may_take`` says
     whether it takes its receive unless it is late or its CQ is full, and lookups are for the next
     one. ``given`` strobes when it is taken.
     """
@@ -52,6 +53,7 @@ class ReceiveLookupSignature(wiring.Signature):
                 "lookup": Out(1),
                 "qpn": Out(exact_log2(parameters.n_qp)),
                 "waiting": Out(1),
+                "dismiss": Out(1),
                 "known": In(1),
                 "receive": In(PostedReceive),
                 "unsettled": In(1),
@@ -162,6 +164,8 @@ class ReceiveQueue(wiring.Component):
             ]
         with m.Elif(held & misguessed):
             m.d.sync += look.wrong.eq(1)
+        with m.If(look.dismiss):
+            m.d.sync += [held.eq(0), look.wrong.eq(0)]
         with m.If(self.settle):
             m.d.sync += sent.eq(0)
             with m.If(sent & sent_may_take):

@@ -11,13 +11,13 @@ A datagram takes 6 cycles, a message that comes in 2 more: less than the 12 that
 of a Write-Record takes on the wire. Messages of a QP leave in the order in which they came.
 """
 
-from amaranth.hdl import Module, Mux, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import Parameters, QpState, Status
-from uwarp.wire import ETHERNET, Opcode
+from uwarp.wire import ETHERNET, TAGGED_OPCODES, Opcode
 
 from ..interfaces import TableReadSignature
 from ..layouts import QP_ROW
@@ -163,6 +163,8 @@ class Segmenter(wiring.Component):
         failed = Signal()
         remaining = Signal(32)
         to = Signal(64)
+        # Segments end on multiples of the granule of it.
+        place = Signal(16)
         address = Signal(64)
         single = Signal()
         length = Signal(LENGTH_WIDTH)
@@ -190,7 +192,9 @@ class Segmenter(wiring.Component):
         first = Signal()
         numbered = Signal()
         ends = Signal()
+        tagged = Signal()
         m.d.comb += [
+            tagged.eq(Cat(message.opcode == opcode for opcode in TAGGED_OPCODES).any()),
             sound.eq(~stale & (message.status == Status.SUCCESS)),
             frame.eq(sound & ~failed),
             first.eq(row.mo == 0),
@@ -290,6 +294,7 @@ class Segmenter(wiring.Component):
                 m.d.sync += [
                     remaining.eq(message.length - row.mo),
                     to.eq(message.remote_to + row.mo),
+                    place.eq(Mux(tagged, message.remote_to[:16], 0) + row.mo[:16]),
                     address.eq(message.address + row.mo),
                 ]
                 with m.If(first & numbered):
@@ -302,7 +307,7 @@ class Segmenter(wiring.Component):
 
             with m.State("SIZE"):
                 # What the room holds beyond the last granule boundary is left to the next segment.
-                beyond = (to[:16] + message.room) & message.granule_mask
+                beyond = (place + message.room) & message.granule_mask
                 m.d.sync += [
                     single.eq(remaining <= message.room),
                     length.eq(Mux(remaining <= message.room, remaining, message.room - beyond)),

@@ -1,17 +1,27 @@
-"""Trackers: the open Write-Records, one each (device behaviour, section 4).
+"""Trackers: the open messages, one each (device behaviour, section 4).
 
 Digests of names are compared in parallel, and so are the octets that a new message would share with
 open ones. What stays the same until a message closes is in a memory; so is its progress.
 """
+
+from itertools import pairwise
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal
 from amaranth.lib import data, memory, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
-from uwarp.contract import Parameters
+from uwarp.contract import CloseTarget, Parameters
 
-from .receive_layouts import DIGEST_WIDTH, granule_width, offset_width, tracker_layout
+from ..layouts import CloseRequest
+from .receive_layouts import (
+    DIGEST_WIDTH,
+    granule_width,
+    message_name_layout,
+    offset_width,
+    span_layout,
+    tracker_layout,
+)
 
 __all__ = ["Trackers", "lowest_set", "progress_layout"]
 
@@ -52,11 +62,19 @@ class Trackers(wiring.Component):
         Trackers whose message's name has ``digest``: nearly always the one of that name, if any.
     overlap : Out(n_tracker)
         Trackers of ``region`` that share an octet with ``start`` to ``end``.
+    found : Out(1)
+        Trackers matched in the cycle before, strangers apart. Of the lowest ...
+    span : Out
+        ... two cycles after that: where its message lies.
+    name, own : In, Out(1)
+        ... three cycles after that: its message has this name, which was there a cycle before.
+    stranger, renew : In(1)
+        ... three cycles after that: it is a stranger, until ``open`` or ``renew``.
     index : In
     row, progress : Out
     free, free_index : Out
         The lowest free tracker; right from two cycles after an ``open`` or ``close``.
-    open, opened, opened_digest, missing, timeout : In
+    open, opened, opened_digest, dma_addr, missing, timeout : In
         Opens ``free_index`` with the row ``opened``, silent for at most ``timeout`` ticks.
     touch, touch_index, tick : In
         A segment of ``touch_index`` has been placed at ``tick``.
@@ -66,8 +84,11 @@ class Trackers(wiring.Component):
         From the cycle after ``mark`` until ``close``: nothing of that message is missing.
     close, close_index : In
     expired, expired_index : Out
-        A message that has been silent for its timeout. Withdrawn by ``open``, ``touch`` and
-        ``close``. Found within ``4 * n_tracker`` cycles without those.
+        A message that has been silent for its timeout, or that ``ending`` names. Withdrawn by a
+        ``touch`` or ``close`` of it. Found within ``4 * n_tracker`` cycles without those.
+    ending : In(CloseRequest)
+    ended : Out(1)
+        Every message that was open when ``ending`` became active, and that it names, is closed.
     count : Out
         Open messages.
     """
@@ -83,6 +104,12 @@ class Trackers(wiring.Component):
                 "start": In(offset),
                 "end": In(offset),
                 "match": Out(n),
+                "found": Out(1),
+                "span": Out(span_layout(parameters)),
+                "name": In(message_name_layout(parameters)),
+                "own": Out(1),
+                "stranger": In(1),
+                "renew": In(1),
                 "overlap": Out(n),
                 "index": In(range(n)),
                 "row": Out(tracker_layout(parameters)),
@@ -91,6 +118,7 @@ class Trackers(wiring.Component):
                 "free_index": Out(range(n)),
                 "open": In(1),
                 "opened": In(tracker_layout(parameters)),
+                "dma_addr": In(64),
                 "opened_digest": In(DIGEST_WIDTH),
                 "missing": In(granule_width(parameters)),
                 "timeout": In(16),
@@ -108,6 +136,8 @@ class Trackers(wiring.Component):
                 "close_index": In(range(n)),
                 "expired": Out(1),
                 "expired_index": Out(range(n)),
+                "ending": In(CloseRequest),
+                "ended": Out(1),
                 "count": Out(range(n + 1)),
             }
         )
@@ -169,6 +199,45 @@ class Trackers(wiring.Component):
             row_write.en.eq(self.open),
         ]
 
+        matched = Signal(n)
+        m.submodules.spans = spans = memory.Memory(
+            shape=span_layout(self._parameters), depth=n, init=[]
+        )
+        span_read = spans.read_port()
+        span_write = spans.write_port()
+        name_shape = message_name_layout(self._parameters)
+        m.submodules.names = names = memory.Memory(shape=name_shape, depth=n, init=[])
+        name_read = names.read_port()
+        name_write = names.write_port()
+        name = Signal(name_shape)
+        looked_at = [Signal(range(n), name=f"looked_at{i}") for i in range(4)]
+        strangers = Signal(n)
+        m.d.sync += [
+            matched.eq(self.match & ~strangers),
+            self.span.eq(span_read.data),
+            name.eq(name_read.data),
+            self.own.eq(name.as_value() == self.name.as_value()),
+            *(later.eq(index) for index, later in pairwise(looked_at)),
+        ]
+        with m.If(self.stranger):
+            m.d.sync += strangers.bit_select(looked_at[3], 1).eq(1)
+        with m.If(self.open | self.renew):
+            m.d.sync += strangers.eq(0)
+        m.d.comb += [
+            self.found.eq(matched.any()),
+            looked_at[0].eq(lowest_set(matched)),
+            span_read.addr.eq(looked_at[0]),
+            name_read.addr.eq(looked_at[0]),
+            span_write.addr.eq(self.free_index),
+            span_write.data.dma_addr.eq(self.dma_addr),
+            span_write.en.eq(self.open),
+            name_write.addr.eq(self.free_index),
+            name_write.data.eq(self.opened.name),
+            name_write.en.eq(self.open),
+        ]
+        for field in ("granule_log2", "map_base", "start"):
+            m.d.comb += span_write.data[field].eq(self.opened[field])
+
         m.submodules.progresses = progresses = memory.Memory(
             shape=progress_layout(self._parameters), depth=n, init=[]
         )
@@ -205,27 +274,57 @@ class Trackers(wiring.Component):
         m.submodules.touched = touched = memory.Memory(shape=16, depth=n, init=[])
         touched_read = touched.read_port()
         touched_write = touched.write_port()
-        m.submodules.timeouts = timeouts = memory.Memory(shape=16, depth=n, init=[])
-        timeouts_read = timeouts.read_port()
-        timeouts_write = timeouts.write_port()
+        owner_shape = data.StructLayout(
+            {
+                "timeout": 16,
+                "qpn": exact_log2(self._parameters.n_qp),
+                "region": exact_log2(self._parameters.n_region),
+            }
+        )
+        m.submodules.owners = owners = memory.Memory(shape=owner_shape, depth=n, init=[])
+        owners_read = owners.read_port()
+        owners_write = owners.write_port()
         scan = Signal(range(n))
         age = Signal(16)
         timeout = Signal(16)
+        named = Signal()
+        of_qp = self.ending.target == CloseTarget.QP
+        of_region = self.ending.target == CloseTarget.REGION
         m.d.comb += [
             touched_read.addr.eq(scan),
-            timeouts_read.addr.eq(scan),
+            owners_read.addr.eq(scan),
             touched_write.addr.eq(Mux(self.open, self.free_index, self.touch_index)),
             touched_write.data.eq(self.tick),
             touched_write.en.eq(self.open | self.touch),
-            timeouts_write.addr.eq(self.free_index),
-            timeouts_write.data.eq(self.timeout),
-            timeouts_write.en.eq(self.open),
+            owners_write.addr.eq(self.free_index),
+            owners_write.data.timeout.eq(self.timeout),
+            owners_write.data.qpn.eq(self.opened.name.qpn),
+            owners_write.data.region.eq(self.opened.stag[8:]),
+            owners_write.en.eq(self.open),
             self.expired_index.eq(scan),
         ]
-        m.d.sync += [age.eq(self.tick - touched_read.data), timeout.eq(timeouts_read.data)]
+        m.d.sync += [
+            age.eq(self.tick - touched_read.data),
+            timeout.eq(owners_read.data.timeout),
+            named.eq(
+                (of_qp & (self.ending.row == owners_read.data.qpn))
+                | (of_region & (self.ending.row == owners_read.data.region))
+            ),
+        ]
 
-        # What has been read of a tracker before an open, touch or close may be of the past then.
-        changes = self.open | self.touch | self.close
+        # The first of the looks may have begun before ``ending`` was there.
+        looks = Signal(range(n + 2))
+        m.d.comb += self.ended.eq(self.ending.active & (looks == 0))
+        with m.If(~self.ending.active):
+            m.d.sync += looks.eq(n + 1)
+
+        # What has been read of the tracker before an open, touch or close may be of the past then.
+        changes = Signal()
+        m.d.comb += changes.eq(
+            (self.open & (self.free_index == scan))
+            | (self.touch & (self.touch_index == scan))
+            | (self.close & (self.close_index == scan))
+        )
         with m.FSM(name="scan"):
             with m.State("READ"):
                 with m.If(~changes):
@@ -237,11 +336,16 @@ class Trackers(wiring.Component):
             with m.State("COMPARE"):
                 m.next = "READ"
                 with m.If(~changes):
-                    with m.If(opened.bit_select(scan, 1) & (age >= timeout)):
+                    with m.If(
+                        opened.bit_select(scan, 1)
+                        & ((age >= timeout) | (named & self.ending.active))
+                    ):
                         m.d.sync += self.expired.eq(1)
                         m.next = "EXPIRED"
                     with m.Else():
                         m.d.sync += scan.eq(scan + 1)
+                        with m.If(self.ending.active & ~self.ended):
+                            m.d.sync += looks.eq(looks - 1)
             with m.State("EXPIRED"):
                 with m.If(changes):
                     m.d.sync += self.expired.eq(0)

@@ -1,0 +1,132 @@
+"""MESSAGES_CLOSE: what was before the write passes, then messages close (device behaviour, 4.6).
+
+    request -> ARRIVING -> QUEUED -> INSIDE -> SCAN -> HELD -> TAKEN -> WRITTEN -> done
+               frames      datagrams           trackers  completions
+
+Each step waits for what was there when it began, and for nothing that came later: traffic to
+others does not prolong it. With nothing on its way it takes some 50 cycles and 3 for each tracker.
+"""
+
+from amaranth.hdl import Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from ..layouts import CloseRequest
+
+__all__ = ["MessageClose"]
+
+_FRAME_CYCLES = 20
+"""From a frame's last word into the frame receiver until its datagram is queued there, and more."""
+_QUEUE_PAUSE = 7
+"""Cycles without an offer that say that a queue is empty. Others are at most 4 long."""
+_COMPLETION_CYCLES = 7
+"""From a completion's taking until it counts among those not yet written, and more."""
+
+
+class MessageClose(wiring.Component):
+    """Close the messages that a request names, of all datagrams that came before it.
+
+    Parameters
+    ----------
+    datagrams : int
+        Datagrams that may wait in the queue that offers them.
+
+    Members
+    -------
+    request : In(CloseRequest)
+    done : Out(1)
+        Strobe: the completions of those messages are in memory.
+    offered, taken, settled : In(1)
+        A datagram is offered; is taken; one taken before has met its fate.
+    ending : Out(CloseRequest)
+    ended : In(1)
+        All messages that ``ending`` names have closed: their completions count in ``held``.
+    held : In(8)
+        Completions that wait for their payload or map. They leave in order.
+    leaves : In(1)
+        One of them leaves.
+    unwritten : In(8)
+        Completions that have left and whose CQEs are not in memory. They are written in order.
+    written : In(1)
+        A CQE is in memory.
+    """
+
+    def __init__(self, datagrams: int):
+        self._datagrams = datagrams
+        super().__init__(
+            {
+                "request": In(CloseRequest),
+                "done": Out(1),
+                "offered": In(1),
+                "taken": In(1),
+                "settled": In(1),
+                "ending": Out(CloseRequest),
+                "ended": In(1),
+                "held": In(8),
+                "leaves": In(1),
+                "unwritten": In(8),
+                "written": In(1),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        inside = Signal(3)
+        inside_next = Signal(3)
+        m.d.comb += inside_next.eq(inside + self.taken - self.settled)
+        m.d.sync += inside.eq(inside_next)
+
+        left = Signal(range(max(256, self._datagrams + 1)))
+        pause = Signal(range(_QUEUE_PAUSE + 1))
+        active = Signal()
+        m.d.comb += [
+            self.ending.target.eq(self.request.target),
+            self.ending.row.eq(self.request.row),
+            self.ending.active.eq(active),
+        ]
+
+        def count_down(event, following, count):
+            """Until ``left`` is 0; then begin with ``count`` of what follows."""
+            with m.If(left == 0):
+                m.d.sync += left.eq(count)
+                m.next = following
+            with m.Elif(event):
+                m.d.sync += left.eq(left - 1)
+
+        with m.FSM():
+            with m.State("IDLE"):
+                m.d.sync += left.eq(_FRAME_CYCLES)
+                with m.If(self.request.active):
+                    m.next = "ARRIVING"
+            with m.State("ARRIVING"):
+                m.d.sync += pause.eq(0)
+                count_down(1, "QUEUED", self._datagrams)
+            with m.State("QUEUED"):
+                m.d.sync += pause.eq(Mux(self.offered, 0, pause + 1))
+                count_down(self.taken, "INSIDE", inside_next)
+                with m.If(pause == _QUEUE_PAUSE):
+                    m.d.sync += left.eq(inside_next)
+                    m.next = "INSIDE"
+            with m.State("INSIDE"):
+                m.d.sync += active.eq(left == 0)
+                count_down(self.settled, "SCAN", 0)
+            with m.State("SCAN"):
+                with m.If(self.ended):
+                    m.d.sync += [active.eq(0), left.eq(self.held - self.leaves)]
+                    m.next = "HELD"
+            with m.State("HELD"):
+                count_down(self.leaves, "TAKEN", _COMPLETION_CYCLES)
+            with m.State("TAKEN"):
+                count_down(1, "WRITTEN", self.unwritten - self.written)
+            with m.State("WRITTEN"):
+                # Those whose CQ has no ring are not written.
+                count_down(self.written, "DONE", 0)
+                with m.If(self.unwritten == 0):
+                    m.next = "DONE"
+            with m.State("DONE"):
+                m.d.comb += self.done.eq(1)
+                m.next = "REST"
+            with m.State("REST"):
+                with m.If(~self.request.active):
+                    m.next = "IDLE"
+        return m
