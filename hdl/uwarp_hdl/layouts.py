@@ -25,6 +25,8 @@ __all__ = [
     "CqDoorbell",
     "CreditRequest",
     "Datagram",
+    "EventRequest",
+    "EventRing",
     "PacketBeat",
     "PortConfig",
     "ReadBeat",
@@ -76,6 +78,14 @@ class PortConfig(data.Struct):
     accept_foreign: 1
 
 
+class EventRing(data.Struct):
+    """The event ring: of ``2 ** log2`` entries at ``address``, in use if ``enabled``."""
+
+    address: 64
+    log2: 4
+    enabled: 1
+
+
 class RingDoorbell(data.Struct):
     """A new producer index of a QP's ring, or (``reset``) the QP's indices to be cleared."""
 
@@ -115,6 +125,13 @@ class Completion(data.Struct):
 
     cq: 16
     cqe: structure_layout(CQE)
+
+
+class EventRequest(data.Struct):
+    """An event to be written: ``type`` is an EventType, ``number`` the row spoken of."""
+
+    type: 8
+    number: 16
 
 
 class Burst(data.Struct):

@@ -7,7 +7,7 @@ from ..interfaces import Axi4Signature
 __all__ = ["INCR", "OUTSTANDING", "READ_CHANNELS", "SIZE_8_OCTETS", "WRITE_CHANNELS"]
 
 #: Bursts that each direction can have on the bus.
-OUTSTANDING = 32
+OUTSTANDING = 64
 
 #: AxBURST of incrementing bursts and AxSIZE of 8 octets (Arm IHI 0022, A3.4.1).
 INCR = 1

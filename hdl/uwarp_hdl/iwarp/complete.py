@@ -23,7 +23,7 @@ from amaranth.lib.wiring import In, Out
 from uwarp.contract import Counter, Parameters
 
 from ..interfaces import CreditSignature, WriteClientSignature
-from ..layouts import Completion, CqDoorbell, CreditOperation
+from ..layouts import Completion, CqDoorbell, CreditOperation, EventRequest
 from ..stream.arbiter import RoundRobin
 from .cqe_writer import CqeWriter, Slot
 from .notices import NoticeQueue
@@ -85,6 +85,8 @@ class CompletionUnit(wiring.Component):
         Strobes for the IRQ_STATUS bit ``irq_cq``: a CQ has fired; its row was written.
     irq_cq : Out(16)
     events : Out(len(Counter))
+    event_requests : Out(stream of EventRequest)
+        For each CQE whose write has failed.
     pending : Out(8)
         Completions offered or not yet answered by the bus.
     busy : Out(1)
@@ -107,6 +109,7 @@ class CompletionUnit(wiring.Component):
                 "irq_clear": Out(1),
                 "irq_cq": Out(16),
                 "events": Out(len(Counter)),
+                "event_requests": Out(stream.Signature(EventRequest)),
                 "pending": Out(8),
                 "busy": Out(1, init=1),
             }
@@ -324,10 +327,12 @@ class CompletionUnit(wiring.Component):
 
         m.d.comb += [
             notices.done.eq(self.write.done),
+            notices.error.eq(self.write.error),
             self.irq_set.eq(notices.irq_set),
             self.irq_clear.eq(notices.irq_clear),
             self.irq_cq.eq(notices.irq_cq),
         ]
+        wiring.connect(m, notices.event_requests, wiring.flipped(self.event_requests))
         offered = sum((item.valid for item in self.completions), Const(0, 1))
         m.d.comb += self.pending.eq(notices.unanswered + offered)
         return m

@@ -3,15 +3,18 @@
 ::
 
     notice --> queue --> head, when the CQEs before it are in memory --> irq_set, irq_clear
-    done ----> number of answers not yet used ---^
+    done, error --> answers not yet used --------^                  '--> event_requests
 
 A notice that waits for nothing comes out 3 cycles after it went in.
 """
 
 from amaranth.hdl import Module, Signal
-from amaranth.lib import data, wiring
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from uwarp.contract import EventType
+
+from ..layouts import EventRequest
 from ..stream.queue import Queue
 
 __all__ = ["NOTICES", "Notice", "NoticeQueue"]
@@ -38,21 +41,25 @@ class NoticeQueue(wiring.Component):
         Queued in each cycle in which it is not empty (``is_write``, ``set`` or ``clear``).
     has_room : Out(1)
         Notices of three further operations have room.
-    done : In(1)
-        A CQE is in memory, in the order of their notices.
+    done, error : In(1)
+        A CQE is in memory, in the order of their notices; or, with ``error``, its write has failed.
     irq_set, irq_clear : Out(1)
     irq_cq : Out(16)
     unanswered : Out
         CQEs announced and not in memory, 0 to ``NOTICES``.
+    event_requests : Out(stream of EventRequest)
+        For each CQE whose write has failed; no later notice comes out before it is taken.
     """
 
     notice: In(Notice)
     has_room: Out(1)
     done: In(1)
+    error: In(1)
     irq_set: Out(1)
     irq_clear: Out(1)
     irq_cq: Out(16)
     unanswered: Out(range(NOTICES + 1))
+    event_requests: Out(stream.Signature(EventRequest))
 
     def elaborate(self, platform):
         m = Module()
@@ -60,16 +67,28 @@ class NoticeQueue(wiring.Component):
         m.d.sync += notice.eq(self.notice)
         m.submodules.queue = queue = Queue(Notice, NOTICES)
         head = queue.o.payload
-        answered = Signal(range(NOTICES + 1))
-        due = queue.o.valid & (~head.is_write | (answered != 0))
+        # Of each answer: whether it is an error.
+        m.submodules.answers = answers = Queue(1, NOTICES)
+        told = self.event_requests
+        due = queue.o.valid & (~head.is_write | answers.o.valid) & ~told.valid
         m.d.comb += [
             queue.i.payload.eq(notice),
             queue.i.valid.eq(notice.is_write | notice.set | notice.clear),
             queue.o.ready.eq(due),
+            answers.i.payload.eq(self.error),
+            answers.i.valid.eq(self.done),
+            answers.o.ready.eq(due & head.is_write),
+            told.payload.type.eq(EventType.DMA_CQE),
         ]
+        with m.If(told.ready):
+            m.d.sync += told.valid.eq(0)
+        with m.If(due):
+            m.d.sync += [
+                told.valid.eq(head.is_write & answers.o.payload),
+                told.payload.number.eq(head.cq),
+            ]
         m.d.sync += [
             self.has_room.eq(queue.level < NOTICES - 4),
-            answered.eq(answered + self.done - (due & head.is_write)),
             self.unanswered.eq(
                 self.unanswered + (queue.i.valid & notice.is_write) - (due & head.is_write)
             ),
