@@ -28,6 +28,7 @@ __all__ = [
     "CqDoorbell",
     "CreditRequest",
     "Datagram",
+    "EventRequest",
     "EventRing",
     "PacketBeat",
     "PortConfig",
@@ -140,6 +141,13 @@ class Completion(data.Struct):
 
     cq: 16
     cqe: structure_layout(CQE)
+
+
+class EventRequest(data.Struct):
+    """An event to be written: ``type`` is an EventType, ``number`` the row spoken of."""
+
+    type: 8
+    number: 16
 
 
 class Burst(data.Struct):

@@ -8,6 +8,8 @@
                                            |qp, region  |credits, completions    ReadArbiter+
     tx <- TransmitGate <-------------- TransmitPath -----payload, WQEs-----------+
 
+    DMA errors, full CQs of all of these -> EventUnit --events-- WriteArbiter
+
     bus -> ControlUnit -> rows, doorbells, config; <- events, interrupts
            SoftReset: halts the arbiters and the gates, then resets all between them
 
@@ -18,7 +20,7 @@ from amaranth.hdl import Module, Mux, ResetInserter, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from uwarp.contract import ADDRESS_BITS, Parameters
+from uwarp.contract import ADDRESS_BITS, Counter, Parameters
 
 from .csr import ControlUnit
 from .csr.reset import ReceiveGate, SoftReset, TransmitGate
@@ -26,6 +28,7 @@ from .dma import ReadArbiter, WriteArbiter
 from .dma.channels import READ_CHANNELS, WRITE_CHANNELS
 from .interfaces import Axi4LiteSignature, Axi4Signature, PacketSignature
 from .iwarp.complete import CompletionUnit
+from .iwarp.events import EventUnit, FullQueues
 from .iwarp.receive import DatagramReceiver
 from .iwarp.tables import PortTable, RowTable
 from .iwarp.transmit import TransmitPath
@@ -81,14 +84,15 @@ class Nic(wiring.Component):
         m.submodules.reset = reset = SoftReset()
         m.submodules.receive_gate = receive_gate = ReceiveGate()
         m.submodules.transmit_gate = transmit_gate = TransmitGate()
-        m.submodules.write_arbiter = writes = WriteArbiter(3)
+        m.submodules.write_arbiter = writes = WriteArbiter(4)
         m.submodules.read_arbiter = reads = ReadArbiter(3)
-        m.submodules.control = control = ControlUnit(parameters, sources=4)
+        m.submodules.control = control = ControlUnit(parameters, sources=7)
 
         frames = FrameReceiver(parameters, datagrams=_DATAGRAMS)
         receiver = DatagramReceiver(parameters, datagrams_ahead=_DATAGRAMS)
         transmitter = TransmitPath(parameters)
         completion = CompletionUnit(parameters, clients=2)
+        full_queues = FullQueues(parameters)
         ports = PortTable(parameters)
         queue_pairs = RowTable(QP_ROW, parameters.n_qp, reads=2)
         regions = RowTable(REGION_ROW, parameters.n_region, reads=2)
@@ -97,6 +101,7 @@ class Nic(wiring.Component):
         m.submodules.receiver = clear(receiver)
         m.submodules.transmitter = clear(transmitter)
         m.submodules.completion = clear(completion)
+        m.submodules.full_queues = clear(full_queues)
         m.submodules.ports = clear(ports)
         m.submodules.queue_pairs = clear(queue_pairs)
         m.submodules.regions = clear(regions)
@@ -129,9 +134,35 @@ class Nic(wiring.Component):
             wiring.connect(m, unit.credits, completion.credits[side])
             connect_streams(m, unit.completions, completion.completions[side])
 
+        # Events.
+        raised = (
+            *receiver.event_requests,
+            *transmitter.event_requests,
+            completion.event_requests,
+            full_queues.requests,
+        )
+        event_unit = EventUnit(len(raised))
+        m.submodules.event_unit = clear(event_unit)
+        for source, sink in zip(raised, event_unit.requests, strict=True):
+            connect_streams(m, source, sink)
+        m.d.comb += [
+            full_queues.full.eq(receiver.cq_full),
+            full_queues.full_cq.eq(receiver.cq_full_cq),
+            full_queues.touched.eq(completion.cq_touched),
+            full_queues.touched_cq.eq(completion.cq_touched_cq),
+            event_unit.ring.eq(control.event_ring),
+            event_unit.clear.eq(control.event_clear),
+            event_unit.consumer.eq(control.event_consumer),
+            event_unit.time.eq(control.time),
+            control.event_written.eq(event_unit.written),
+            receiver.qp_written.eq(control.qp.enable),
+            receiver.qp_written_qpn.eq(control.qp.index),
+            transmitter.failed.eq(receiver.failed),
+        ]
+
         # Host memory.
         for client, port in enumerate(
-            (receiver.payload_write, receiver.map_write, completion.write)
+            (receiver.payload_write, receiver.map_write, completion.write, event_unit.write)
         ):
             wiring.connect(m, port, writes.clients[client])
         for client, port in enumerate(
@@ -152,8 +183,11 @@ class Nic(wiring.Component):
         connect_streams(m, control.receive, receiver.doorbells)
         connect_streams(m, control.send, transmitter.doorbells)
         connect_streams(m, control.completion, completion.doorbells)
-        for index, unit in enumerate((frames, receiver, transmitter, completion)):
+        counting = (frames, receiver, transmitter, completion, event_unit)
+        for index, unit in enumerate(counting):
             m.d.comb += control.events[index].eq(unit.events)
+        for index, arbiter in enumerate((writes, reads), len(counting)):
+            m.d.comb += control.events[index][Counter.DMA_ERRORS].eq(arbiter.failed)
         for name in ("irq_set", "irq_clear", "irq_cq"):
             m.d.comb += getattr(control, name).eq(getattr(completion, name))
         m.d.comb += self.irq.eq(control.irq)
@@ -171,7 +205,15 @@ class Nic(wiring.Component):
         ]
 
         # Reset.
-        sweepers = (receiver, transmitter, completion, ports, queue_pairs, regions)
+        sweepers = (
+            receiver,
+            transmitter,
+            completion,
+            full_queues,
+            ports,
+            queue_pairs,
+            regions,
+        )
         sweeping = control.sweeping
         for unit in sweepers:
             sweeping = sweeping | unit.busy

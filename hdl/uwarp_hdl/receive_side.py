@@ -7,7 +7,7 @@
 """
 
 from amaranth.hdl import Module
-from amaranth.lib import wiring
+from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import Counter, Parameters
@@ -16,10 +16,13 @@ from .dma.channels import WRITE_CHANNELS
 from .dma.write import WriteArbiter
 from .iwarp.complete import CompletionUnit
 from .iwarp.receive import DatagramReceiver
+from .layouts import EventRequest
 from .net.receive import FrameReceiver
 from .stream.queue import connect_streams
 
 __all__ = ["ReceiveSide"]
+
+_FAULTS = ("qp_written", "qp_written_qpn", "failed", "cq_full", "cq_full_cq")
 
 
 class ReceiveSide(wiring.Component):
@@ -32,7 +35,9 @@ class ReceiveSide(wiring.Component):
     -------
     rx, config, ports : as of FrameReceiver
     time, qp, region, receive_doorbells, wqe_read, close, close_done : as of DatagramReceiver
+    qp_written, qp_written_qpn, failed, cq_full, cq_full_cq : as of DatagramReceiver
     cq_doorbells, irq_set, irq_clear, irq_cq : as of CompletionUnit
+    event_requests : Out(stream of EventRequest).array(3)
     bus : Out(WRITE_CHANNELS)
     events : Out(len(Counter)).array(3)
         Of the three units.
@@ -58,6 +63,8 @@ class ReceiveSide(wiring.Component):
                 "wqe_read": receiver["wqe_read"],
                 "close": receiver["close"],
                 "close_done": receiver["close_done"],
+                **{name: receiver[name] for name in _FAULTS},
+                "event_requests": Out(stream.Signature(EventRequest)).array(3),
                 "cq_doorbells": completion["doorbells"],
                 "irq_set": Out(1),
                 "irq_clear": Out(1),
@@ -90,10 +97,16 @@ class ReceiveSide(wiring.Component):
         ):
             wiring.connect(m, port, writes.clients[client])
         wiring.connect(m, writes.bus, wiring.flipped(self.bus))
+        raised = (*receiver.event_requests, completion.event_requests)
+        for source, sink in zip(raised, self.event_requests, strict=True):
+            connect_streams(m, source, sink)
         m.d.comb += [
             frames.config.eq(self.config),
             receiver.time.eq(self.time),
             receiver.close.eq(self.close),
+            receiver.qp_written.eq(self.qp_written),
+            receiver.qp_written_qpn.eq(self.qp_written_qpn),
+            *(getattr(self, name).eq(getattr(receiver, name)) for name in _FAULTS[2:]),
             self.close_done.eq(receiver.close_done),
             receiver.unwritten.eq(completion.pending),
             receiver.written.eq(completion.write.done),

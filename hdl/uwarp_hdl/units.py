@@ -16,6 +16,8 @@ from .iwarp.complete import CompletionUnit
 from .iwarp.completion_queue import CompletionQueue
 from .iwarp.cqe_writer import CqeWriter
 from .iwarp.dispatch import Dispatch
+from .iwarp.events import EventUnit, FullQueues
+from .iwarp.faults import FailedQueuePairs
 from .iwarp.fetch import WqeFetch
 from .iwarp.frame_builder import FrameBuilder
 from .iwarp.frame_check import FrameCheck
@@ -58,17 +60,18 @@ UNITS: dict[str, Factory] = {
     "dispatch": Dispatch,
     "trackers": Trackers,
     "closed_messages": ClosedMessages,
-    "placer": lambda parameters: Placer(),
+    "placer": Placer,
     "validity_map": ValidityMap,
     "map_snapshot": MapSnapshot,
-    "completion_queue": lambda parameters: CompletionQueue(),
+    "completion_queue": CompletionQueue,
     "message_close": lambda parameters: MessageClose(64),
+    "failed_queue_pairs": FailedQueuePairs,
     "datagram_receiver": DatagramReceiver,
     "receive_side": ReceiveSide,
     "send_scheduler": SendScheduler,
     "wqe_fetch": WqeFetch,
     "segmenter": Segmenter,
-    "payload_reader": lambda parameters: PayloadReader(),
+    "payload_reader": PayloadReader,
     "frame_builder": FrameBuilder,
     "frame_check": lambda parameters: FrameCheck(),
     "frame_sender": FrameSender,
@@ -76,9 +79,11 @@ UNITS: dict[str, Factory] = {
     "cqe_writer": lambda parameters: CqeWriter(clients=2),
     "moderation_timers": lambda parameters: ModerationTimers(parameters.n_cq),
     "completion_unit": lambda parameters: CompletionUnit(parameters, clients=2),
-    "write_arbiter": lambda parameters: WriteArbiter(3),
+    "event_unit": lambda parameters: EventUnit(clients=6),
+    "full_queues": FullQueues,
+    "write_arbiter": lambda parameters: WriteArbiter(4),
     "read_arbiter": lambda parameters: ReadArbiter(3),
-    "event_counters": lambda parameters: EventCounters(sources=4),
-    "control_unit": lambda parameters: ControlUnit(parameters, sources=4),
+    "event_counters": lambda parameters: EventCounters(sources=7),
+    "control_unit": lambda parameters: ControlUnit(parameters, sources=7),
     "nic": Nic,
 }

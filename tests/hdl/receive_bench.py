@@ -95,14 +95,20 @@ class HostMemory:
 
     ``delay()`` gives the cycles from a burst's last word to its answer. Nothing is visible before
     the answer. ``written`` counts how often each octet was written, ``answered`` all of them.
+    A burst with an octet in ``faulty`` (ranges) is answered with an error and writes nothing;
+    ``failed`` lists the addresses of such. Memories with the same ``answers_in`` answer as one bus
+    does: at most one of them in a cycle.
     """
 
-    def __init__(self, client, rng, stall=0.0, delay=lambda: 3):
+    def __init__(self, client, rng, stall=0.0, delay=lambda: 3, answers_in=None):
         self.client = client
         self.rng = rng
         self.stall = stall
         self.delay = delay
         self.octets = {}
+        self.faulty = []
+        self.failed = []
+        self.answers_in = set() if answers_in is None else answers_in
         self.written = {}
         self.answered = 0
         self.bursts = deque()
@@ -125,14 +131,21 @@ class HostMemory:
         while True:
             bursts_ready = self.rng.random() >= self.stall
             beats_ready = self.rng.random() >= self.stall
+            error = False
             done = bool(self.answers and self.answers[0][0] <= self.cycle)
-            if driven != (driven := (bursts_ready, beats_ready, done)):
+            done &= self.cycle not in self.answers_in
+            if done:
+                self.answers_in.add(self.cycle)
+                error = self.answers[0][2]
+            if driven != (driven := (bursts_ready, beats_ready, done, error)):
                 ctx.set(client.bursts.ready, bursts_ready)
                 ctx.set(client.beats.ready, beats_ready)
                 ctx.set(client.done, done)
+                ctx.set(client.error, error)
             if done:
-                _, visible = self.answers.popleft()
-                self.octets.update(visible)
+                _, visible, _ = self.answers.popleft()
+                if not error:
+                    self.octets.update(visible)
                 self.answered += len(visible)
                 self.unanswered -= 1
             _, _, burst_valid, burst, beat_valid, beat = await ctx.tick().sample(
@@ -148,6 +161,7 @@ class HostMemory:
                 assert address // 4096 == (address + 8 * beats) // 4096, (
                     f"burst of {beats + 1} words at {address:#x} crosses a page"
                 )
+                assert beats < 16, f"burst of {beats + 1} words"
                 self.bursts.append((address, beats))
                 self.unanswered += 1
                 self.max_unanswered = max(self.max_unanswered, self.unanswered)
@@ -167,8 +181,11 @@ class HostMemory:
                         self.written[octet_address] = self.written.get(octet_address, 0) + 1
                 position += 1
                 if last:
+                    error = any(octet in span for span in self.faulty for octet in octets)
+                    if error:
+                        self.failed.append(address)
                     self.bursts.popleft()
                     position = 0
                     earliest = self.answers[-1][0] + 1 if self.answers else 0
-                    self.answers.append((max(earliest, self.cycle + self.delay()), octets))
+                    self.answers.append((max(earliest, self.cycle + self.delay()), octets, error))
                     octets = {}

@@ -12,7 +12,7 @@ from receive_bench import (
     value_of,
 )
 
-from uwarp.contract import RECV_WQE, Counter, QpState
+from uwarp.contract import RECV_WQE, Counter, EventType, QpState
 from uwarp_hdl.iwarp.receive import DatagramReceiver
 from uwarp_hdl.layouts import QP_ROW, REGION_ROW
 
@@ -41,7 +41,8 @@ class ReceiverBench:
     """Feeds datagrams and collects what comes of them.
 
     ``stall`` is the probability of a pause on every stream; ``delay`` the cycles of a write answer,
-    ``wqe_delay`` those from a read burst to its first word. CQs in ``full`` have no free slot.
+    ``wqe_delay`` those from a read burst to its first word, ``event_gap`` those before an event is
+    taken. CQs in ``full`` have no free slot.
     """
 
     def __init__(
@@ -57,12 +58,16 @@ class ReceiverBench:
         self.rng = rng
         self.stall = stall
         delay = delay or (lambda: 3 + rng.randrange(20))
-        self.memory = HostMemory(dut.payload_write, rng, stall, delay)
-        self.map_memory = HostMemory(dut.map_write, rng, stall, delay)
+        answers_in = set()
+        self.memory = HostMemory(dut.payload_write, rng, stall, delay, answers_in)
+        self.map_memory = HostMemory(dut.map_write, rng, stall, delay, answers_in)
         self.wqe_delay = wqe_delay or (lambda: 1 + rng.randrange(20))
         self.wqe_answers = deque()
         self.outcomes = []
         self.completed = []
+        self.events = []
+        self.event_gap = lambda: 0
+        self.full_cqs = []
         self.reserved = 0
         self.cycle = 0
         self.on_completion = lambda completion: None
@@ -77,8 +82,8 @@ class ReceiverBench:
         region_bits = [bits_of(REGION_ROW, row) for row in self.regions]
         shown = None
         while True:
-            _, _, qp, region, events = await ctx.tick().sample(
-                dut.qp.index, dut.region.index, dut.events
+            _, _, qp, region, events, full, full_cq = await ctx.tick().sample(
+                dut.qp.index, dut.region.index, dut.events, dut.cq_full, dut.cq_full_cq
             )
             self.cycle += 1
             if shown != (shown := (qp, region)):
@@ -87,6 +92,9 @@ class ReceiverBench:
             if events:
                 assert events & events - 1 == 0, f"events {events:#x} in one cycle"
                 self.outcomes.append(Counter(events.bit_length() - 1))
+                assert full == (self.outcomes[-1] == Counter.DROP_CQ_FULL)
+            if full:
+                self.full_cqs.append(full_cq)
 
     async def credits(self, ctx):
         credits = self.dut.credits
@@ -166,6 +174,15 @@ class ReceiverBench:
         await ctx.tick()
         return cycles
 
+    def event_requests(self, port):
+        async def process(ctx):
+            while True:
+                await ctx.tick().repeat(1 + self.event_gap())
+                request = await take(ctx, self.dut.event_requests[port])
+                self.events.append((EventType(request.type), request.number))
+
+        return process
+
     async def ring(self, ctx):
         """Post the receives."""
         doorbells = [
@@ -211,6 +228,8 @@ class ReceiverBench:
                 self.feed_words,
                 self.memory.serve,
                 self.map_memory.serve,
+                self.event_requests(0),
+                self.event_requests(1),
                 *self.background,
             ],
             max_cycles=max_cycles,

@@ -65,6 +65,11 @@ def test_write(seed, stall):
                     if strobe >> lane & 1:
                         expected[address + 8 * index + lane] = word >> 8 * lane & 0xFF
     answers: list[list[int]] = [[] for _ in range(CLIENTS)]
+    failed = []
+
+    async def count(ctx):
+        while True:
+            failed.append((await ctx.tick().sample(dut.failed))[2])
 
     def announce(client):
         async def process(ctx):
@@ -100,6 +105,7 @@ def test_write(seed, stall):
     for client in range(CLIENTS):
         for process in (announce, bring, hear):
             sim.add_testbench(process(client))
+    sim.add_testbench(count, background=True)
     memory.add_to(sim, write=True)
     sim.add_testbench(watchdog(20000), background=True)
     sim.run()
@@ -109,6 +115,7 @@ def test_write(seed, stall):
         order = [item for item in memory.log if item[0] // PAGE % CLIENTS == client]
         assert order == [(address, 8 * beats) for address, beats in plan], f"seed {seed}"
     assert memory.octets == expected, f"seed {seed}"
+    assert sum(failed) == sum(map(sum, answers)) >= CLIENTS, f"seed {seed}"
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -122,6 +129,12 @@ def test_read(seed, stall):
     for plan in plans:
         for address, beats in plan:
             memory.write(address, rng.randbytes(8 * beats))
+
+    failed = []
+
+    async def count(ctx):
+        while True:
+            failed.append((await ctx.tick().sample(dut.failed))[2])
 
     def announce(client):
         async def process(ctx):
@@ -154,9 +167,16 @@ def test_read(seed, stall):
     for client in range(CLIENTS):
         for process in (announce, take):
             sim.add_testbench(process(client))
+    sim.add_testbench(count, background=True)
     memory.add_to(sim, read=True)
     sim.add_testbench(watchdog(30000), background=True)
     sim.run()
+    faulty = sum(
+        any(memory.is_faulty(address + 8 * index) for index in range(beats))
+        for plan in plans
+        for address, beats in plan
+    )
+    assert sum(failed) == faulty >= CLIENTS, f"seed {seed}"
 
 
 def test_write_rate():

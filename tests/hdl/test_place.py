@@ -3,12 +3,13 @@
 import pytest
 from receive_bench import HostMemory, make_rng, payload_words, put_stream, run
 
+from uwarp.contract import Parameters
 from uwarp_hdl.iwarp.place import Placer
 
 
 def place(cases, rng, stall, delay=lambda: 3, outstanding=64, max_cycles=100_000):
     """Run commands (offset, address, octets, drop); check every octet that was written."""
-    dut = Placer(outstanding)
+    dut = Placer(Parameters(), outstanding)
     memory = HostMemory(dut.write, rng, stall, delay)
     commands = []
     words = []

@@ -7,7 +7,7 @@ from receive_bench import bits_of, make_rng, put_stream, run, take, value_of
 from receive_rule import Region, Rule
 from receiver_bench import ReceiverBench, datagram, qp_row
 
-from uwarp.contract import RECV_WQE, Counter, Parameters, QpState
+from uwarp.contract import RECV_WQE, Counter, EventType, Parameters, QpState
 from uwarp_hdl.iwarp.receive_prefetch import ReceivePrefetch, default_depth
 from uwarp_hdl.iwarp.receive_queue import ReceiveQueue
 from uwarp_hdl.layouts import QP_ROW
@@ -71,6 +71,8 @@ class QueueBench:
         self.last_empty = [0] * PARAMETERS.n_qp
         self.counts = dict.fromkeys(("taken", "none", "retries", "resets", "errors", "bursts"), 0)
         self.lengths = set()
+        self.spoiled = []
+        self.told = []
         self.new_rings(first)
 
     def new_rings(self, first):
@@ -172,8 +174,16 @@ class QueueBench:
                     for i in range(4)
                 ]
             beats[-1]["last"] = 1
+            if any(beat["error"] for beat in beats):
+                self.spoiled.append((EventType.DMA_READ, ring.qpn))
             await put_stream(ctx, self.dut.wqe_read.beats, beats, self.rng, self.stall)
             self.answers.popleft()
+
+    async def event_requests(self, ctx):
+        while True:
+            await pause(ctx, 1 + self.rng.randrange(60))
+            request = await take(ctx, self.dut.event_requests)
+            self.told.append((request.type, request.number))
 
     def pick(self):
         if self.rng.random() < 0.3:
@@ -287,8 +297,13 @@ class QueueBench:
             if prepare:
                 prepare(ctx)
             await self.check(ctx)
+            # Reads go on until all is cached, each of which may fail.
+            while len(self.told) < len(self.spoiled) or self.answers:
+                await ctx.tick()
+            assert self.told == self.spoiled
 
         background = [self.clock, self.doorbells, self.bursts, self.words, self.settle]
+        background.append(self.event_requests)
         run(self.dut, drive, background=background, max_cycles=max_cycles)
 
 
@@ -301,7 +316,7 @@ def test_at_random(seed, depth, stall, consumes):
     bench.run()
     for name, least in (("taken", 100), ("none", 20), ("retries", 5), ("resets", 3), ("errors", 1)):
         assert bench.counts[name] >= least, f"{name}: {bench.counts[name]}"
-    assert max(bench.lengths) == min(8, depth // 2)
+    assert max(bench.lengths) == min(4, depth // 2)
 
 
 def test_indices_wrap(monkeypatch):
@@ -347,7 +362,7 @@ def test_a_rung_ring_is_read_before_any_send():
         await put_stream(ctx, bench.dut.doorbells, [{"qpn": 5, "index": 32, "reset": 0}])
         await pause(ctx, 400)
         bursts = bench.counts["bursts"]
-        assert 2 <= bursts <= 3  # the first may end at 256 octets
+        assert 4 <= bursts <= 5  # the first may end at 128 octets
         for taken in range(32):
             ctx.set(look.qpn, 5)
             ctx.set(look.lookup, 1)
@@ -364,7 +379,7 @@ def test_a_rung_ring_is_read_before_any_send():
             ctx.set(look.given, 0)
             ctx.set(look.offered, 0)
             await pause(ctx, 80)
-        assert bench.counts["bursts"] <= 6
+        assert bench.counts["bursts"] <= 10
 
     bench.consumes = 1
     background = [bench.clock, bench.bursts, bench.words, bench.settle]

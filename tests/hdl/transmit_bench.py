@@ -117,6 +117,7 @@ class Reads:
         self.outstanding = 0
         self.most_outstanding = 0
         self.bursts = 0
+        self.failed_bursts = 0
 
     def signals(self):
         return (
@@ -135,6 +136,9 @@ class Reads:
             assert address // 4096 == (address + 8 * count - 1) // 4096, (
                 f"burst of {count} words at {address:#x} crosses a page"
             )
+            assert count <= 16, f"burst of {count} words"
+            places = range(address, address + 8 * count, 8)
+            self.failed_bursts += any(place in bench.broken for place in places)
             self.waiting.append((bench.now + bench.latency(), address, count))
             self.outstanding += count
             self.most_outstanding = max(self.most_outstanding, self.outstanding)
@@ -178,6 +182,7 @@ class Bench:
         self.answers = deque()
         self.frames, self.frame_times, self.partial = [], [], b""
         self.completions = []
+        self.dma_events = []
         self.now = 0
         self.events = 0
         self.refused = 0
@@ -306,6 +311,8 @@ class Bench:
             dut.completions.ready,
             dut.completions.payload.as_value(),
             dut.events,
+            *(port.valid for port in dut.event_requests),
+            *(port.payload.as_value() for port in dut.event_requests),
         )
 
     async def cycle(self):
@@ -316,7 +323,10 @@ class Bench:
         self.payload_reads.clock(*values[5:10])
         (doorbell_valid, doorbell_ready, qp_index, region_index, *values) = values[10:]
         (request_valid, request_ready, request, granted_valid, granted_ready, *values) = values
-        (tx_valid, tx_ready, beat, cqe_valid, cqe_ready, cqe, events) = values
+        (tx_valid, tx_ready, beat, cqe_valid, cqe_ready, cqe, events, *told) = values
+        for is_told, event in zip(told[:2], told[2:], strict=True):
+            if is_told:
+                self.dma_events.append((event & 0xFF, event >> 8))
 
         if doorbell_valid and doorbell_ready:
             self.doorbells.popleft()
@@ -398,7 +408,11 @@ class Bench:
             dut = self.dut
             ctx.set(dut.config, {"enable": 1, "mac": MAC, "ipv4": IPV4, "mtu": 1500})
             await self.until(lambda: not ctx.get(dut.busy), 2000)
+            for port in dut.event_requests:
+                ctx.set(port.ready, 1)
             await script(self)
+            failed = self.wqe_reads.failed_bursts + self.payload_reads.failed_bursts
+            assert len(self.dma_events) == failed, f"events of failed reads; seed {self.seed}"
             assert self.partial == b"", f"half a frame; seed {self.seed}"
 
         dut = self.dut

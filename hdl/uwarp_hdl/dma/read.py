@@ -40,6 +40,8 @@ class ReadArbiter(wiring.Component):
     -------
     clients : In(ReadClientSignature()).array(count)
     bus : Out(READ_CHANNELS)
+    failed : Out(1)
+        Strobe: a word of the burst that has just ended was answered with an error.
     halt : In(1)
         No further burst is granted; those granted run to their end.
     idle : Out(1)
@@ -52,6 +54,7 @@ class ReadArbiter(wiring.Component):
             {
                 "clients": In(ReadClientSignature()).array(count),
                 "bus": Out(READ_CHANNELS),
+                "failed": Out(1),
                 "halt": In(1),
                 "idle": Out(1),
             }
@@ -99,6 +102,13 @@ class ReadArbiter(wiring.Component):
                 beat.data.eq(bus.rdata),
                 beat.last.eq(bus.rlast),
                 beat.error.eq(bus.rresp[1]),
+            ]
+        spoiled = Signal()
+        m.d.sync += self.failed.eq(0)
+        with m.If(bus.rvalid & bus.rready):
+            m.d.sync += [
+                spoiled.eq((spoiled | bus.rresp[1]) & ~bus.rlast),
+                self.failed.eq((spoiled | bus.rresp[1]) & bus.rlast),
             ]
         for index, client in enumerate(self.clients):
             m.d.comb += [client.beats.payload.eq(beat), client.beats.valid.eq(valid[index])]

@@ -41,6 +41,8 @@ class WriteArbiter(wiring.Component):
     -------
     clients : In(WriteClientSignature()).array(count)
     bus : Out(WRITE_CHANNELS)
+    failed : Out(1)
+        Strobe: a burst was answered with an error.
     halt : In(1)
         No further burst is granted; those granted run to their end.
     idle : Out(1)
@@ -53,6 +55,7 @@ class WriteArbiter(wiring.Component):
             {
                 "clients": In(WriteClientSignature()).array(count),
                 "bus": Out(WRITE_CHANNELS),
+                "failed": Out(1),
                 "halt": In(1),
                 "idle": Out(1),
             }
@@ -109,7 +112,7 @@ class WriteArbiter(wiring.Component):
         # Answers to their clients.
         m.d.comb += [bus.bready.eq(1), answer_order.o.ready.eq(bus.bvalid)]
         answering = Signal()
-        m.d.sync += answering.eq(bus.bvalid)
+        m.d.sync += [answering.eq(bus.bvalid), self.failed.eq(bus.bvalid & bus.bresp[1])]
         for index, client in enumerate(self.clients):
             is_client = bus.bvalid & answer_order.o.valid & (answer_order.o.payload == index)
             m.d.sync += [client.done.eq(is_client), client.error.eq(is_client & bus.bresp[1])]

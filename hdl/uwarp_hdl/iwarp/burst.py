@@ -1,6 +1,12 @@
-"""Cut a run of words into DMA bursts.
+"""Cut runs of words into DMA write bursts, and hear their answers.
 
-    commands {word, end} -> [BurstSplitter] -> bursts {address, beats}, final
+::
+
+    commands {word, end, qpn} --> [BurstSplitter] --> bursts {address, beats}
+                                        |
+                        queue of {final, qpn} of each burst
+                                        v
+                     done, error -------+-----------> answered, fault
 
 One burst a cycle; the first one a cycle after the command.
 """
@@ -8,23 +14,21 @@ One burst a cycle; the first one a cycle after the command.
 from amaranth.hdl import C, Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
+
+from uwarp.contract import Parameters
 
 from ..layouts import Burst
+from ..stream.queue import Queue
+from .receive_layouts import fault_layout
 
-__all__ = ["BLOCK_WORDS", "BlockRun", "BurstSplitter", "WordRun"]
+__all__ = ["BLOCK_WORDS", "BlockRun", "BurstSplitter", "WriteBursts", "block_run_layout"]
 
-BLOCK_WORDS = 256
-"""No burst crosses a multiple of this many words (2 KiB): so none crosses a 4 KiB page, which AXI
-forbids (Arm IHI 0022, A3.4.1), and none is longer than 256 words."""
+BLOCK_WORDS = 16
+"""No burst crosses a multiple of this many words (128 octets): so none crosses a 4 KiB page, which
+AXI forbids (Arm IHI 0022, A3.4.1), and none is longer (device behaviour, section 8)."""
 
 _BLOCK_LOG2 = BLOCK_WORDS.bit_length() - 1
-
-
-class WordRun(data.Struct):
-    """``words`` (at least one) words of 8 octets from address 8 * ``word`` on."""
-
-    word: 61
-    words: 24
 
 
 class BlockRun(data.Struct):
@@ -33,6 +37,11 @@ class BlockRun(data.Struct):
 
     word: 61
     end: 25
+
+
+def block_run_layout(parameters: Parameters) -> data.StructLayout:
+    """A BlockRun that is written on behalf of QP ``qpn``."""
+    return data.StructLayout({"run": BlockRun, "qpn": exact_log2(parameters.n_qp)})
 
 
 class BurstSplitter(wiring.Component):
@@ -79,4 +88,79 @@ class BurstSplitter(wiring.Component):
                 Cat(last, further).eq(self.commands.payload.end),
                 self.final.eq(self.commands.payload.end[_BLOCK_LOG2:] == 0),
             ]
+        return m
+
+
+class WriteBursts(wiring.Component):
+    """Bursts of runs of words; which of them are answered, and whose have failed.
+
+    Parameters
+    ----------
+    parameters : Parameters
+    outstanding : int
+        Bursts that may wait for their answer, at least 2.
+
+    Members
+    -------
+    commands : In(stream of block_run_layout)
+    bursts : Out(stream of Burst)
+    done, error : In(1)
+        As of ``WriteClientSignature``.
+    hold : In(1)
+        No burst is offered but one that has been, from two cycles later on.
+    answered : Out(1)
+        Strobe, with ``done``: all bursts of the next command have been answered.
+    fault : Out(fault)
+        With ``error``.
+    """
+
+    def __init__(self, parameters: Parameters, outstanding: int):
+        if outstanding < 2:
+            raise ValueError(f"outstanding is {outstanding}; it takes 2 or more")
+        self._qpn_width = exact_log2(parameters.n_qp)
+        self._outstanding = outstanding
+        super().__init__(
+            {
+                "commands": In(stream.Signature(block_run_layout(parameters))),
+                "bursts": Out(stream.Signature(Burst)),
+                "done": In(1),
+                "error": In(1),
+                "hold": In(1),
+                "answered": Out(1),
+                "fault": Out(fault_layout(parameters)),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.splitter = splitter = BurstSplitter()
+        # Of each burst on its way: whether it is the last one of its command, and for whom.
+        flight_shape = data.StructLayout({"final": 1, "qpn": self._qpn_width})
+        m.submodules.flights = flights = Queue(flight_shape, self._outstanding)
+        flight = flights.o.payload
+
+        qpn = Signal(self._qpn_width)
+        may_offer = Signal(init=1)
+        room = flights.i.ready & may_offer
+        m.d.comb += [
+            splitter.commands.payload.eq(self.commands.payload.run),
+            splitter.commands.valid.eq(self.commands.valid),
+            self.commands.ready.eq(splitter.commands.ready),
+            self.bursts.payload.eq(splitter.bursts.payload),
+            self.bursts.valid.eq(splitter.bursts.valid & room),
+            splitter.bursts.ready.eq(self.bursts.ready & room),
+            flights.i.payload.final.eq(splitter.final),
+            flights.i.payload.qpn.eq(qpn),
+            flights.i.valid.eq(splitter.bursts.valid & self.bursts.ready & may_offer),
+            flights.o.ready.eq(self.done),
+        ]
+        with m.If(self.commands.valid & self.commands.ready):
+            m.d.sync += qpn.eq(self.commands.payload.qpn)
+        with m.If(~self.bursts.valid | self.bursts.ready):
+            m.d.sync += may_offer.eq(~self.hold)
+        m.d.comb += [
+            self.answered.eq(self.done & flight.final),
+            self.fault.valid.eq(self.done & self.error),
+            self.fault.qpn.eq(flight.qpn),
+        ]
         return m

@@ -52,6 +52,8 @@ class SegmentCheck(wiring.Component):
     -------
     datagrams : In(stream of Datagram)
     qp, region : Out(TableReadSignature)
+    failed : In(n_qp)
+        QPs that have failed.
     look : Out(ReceiveLookupSignature)
     found, span, own, stranger, renew, opened, still, hold : In or Out
         See :class:`.dispatch.Dispatch`.
@@ -67,6 +69,7 @@ class SegmentCheck(wiring.Component):
                 "datagrams": In(stream.Signature(Datagram)),
                 "qp": Out(TableReadSignature(QP_ROW, exact_log2(parameters.n_qp))),
                 "region": Out(TableReadSignature(REGION_ROW, exact_log2(parameters.n_region))),
+                "failed": In(parameters.n_qp),
                 "look": Out(ReceiveLookupSignature(parameters)),
                 "found": In(1),
                 "span": In(span_layout(parameters)),
@@ -83,12 +86,14 @@ class SegmentCheck(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
+        n_qp = self._parameters.n_qp
         n_region = self._parameters.n_region
         width = granule_width(self._parameters)
         offset_shape = offset_width(self._parameters)
 
         datagram = Signal(Datagram)
         qp = Signal(QP_ROW)
+        qp_failed = Signal()
         region = Signal(REGION_ROW)
         receive = Signal(PostedReceive)
         is_write = datagram.opcode == WRITE
@@ -141,6 +146,7 @@ class SegmentCheck(wiring.Component):
                 m.d.comb += look.lookup.eq(1)
                 m.d.sync += [
                     qp.eq(self.qp.row),
+                    qp_failed.eq(self.failed.bit_select(datagram.qpn[: exact_log2(n_qp)], 1)),
                     region.eq(self.region.row),
                     segment_start.eq(datagram.to),
                     extent_start.eq(Mux(is_record, base, datagram.to)),
@@ -306,7 +312,7 @@ class SegmentCheck(wiring.Component):
         stag_key = region.key != stag[:8]
         stag_pd = region.pd != qp.pd
         failures = [
-            (Counter.DROP_QP_STATE, ~receives(qp) | (datagram.qpn >= self._parameters.n_qp)),
+            (Counter.DROP_QP_STATE, ~receives(qp) | qp_failed | (datagram.qpn >= n_qp)),
             (Counter.DROP_PEER, foreign_ip | foreign_port),
             (Counter.DROP_QP_OPCODE, ~qp.opcodes.bit_select(datagram.opcode, 1)),
             (Counter.DROP_UNTAGGED_QN, is_send & (datagram.qn != 0)),

@@ -100,6 +100,7 @@ class Closing(wiring.Component):
         ]
         snapshot = self.snapshot
         m.d.comb += [
+            snapshot.qpn.eq(row.name.qpn),
             snapshot.map_base.eq(row.map_base),
             snapshot.map_addr.eq(row.map_addr),
             snapshot.first.eq(row.first),

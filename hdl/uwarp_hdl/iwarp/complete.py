@@ -34,7 +34,7 @@ from amaranth.utils import exact_log2
 from uwarp.contract import TICK_CYCLES, Counter, CqeFlag, Parameters, Status
 
 from ..interfaces import CreditSignature, WriteClientSignature
-from ..layouts import MODERATION_ROW, Completion, CqDoorbell, CreditOperation
+from ..layouts import MODERATION_ROW, Completion, CqDoorbell, CreditOperation, EventRequest
 from .cqe_writer import CqeWriter, Slot
 from .moderation import ModerationTimers
 from .notices import Notice, NoticeQueue
@@ -98,6 +98,8 @@ class CompletionUnit(wiring.Component):
         Strobe: a doorbell or the row of CQ ``cq_touched_cq`` has been taken.
     cq_touched_cq : Out(16)
     events : Out(len(Counter))
+    event_requests : Out(stream of EventRequest)
+        For each CQE whose write has failed.
     pending : Out(8)
         Completions offered or not yet answered by the bus.
     busy : Out(1)
@@ -122,6 +124,7 @@ class CompletionUnit(wiring.Component):
                 "cq_touched": Out(1),
                 "cq_touched_cq": Out(16),
                 "events": Out(len(Counter)),
+                "event_requests": Out(stream.Signature(EventRequest)),
                 "pending": Out(8),
                 "busy": Out(1, init=1),
             }
@@ -423,10 +426,12 @@ class CompletionUnit(wiring.Component):
         ]
         m.d.comb += [
             notices.done.eq(self.write.done),
+            notices.error.eq(self.write.error),
             self.irq_set.eq(notices.irq_set),
             self.irq_clear.eq(notices.irq_clear),
             self.irq_cq.eq(notices.irq_cq),
         ]
+        wiring.connect(m, notices.event_requests, wiring.flipped(self.event_requests))
         waiting = sum((item.valid for item in self.completions), Const(0, 1))
         m.d.comb += self.pending.eq(notices.unanswered + waiting)
         return m

@@ -10,13 +10,13 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
-from uwarp.contract import CqeFlag
+from uwarp.contract import CqeFlag, Parameters, Status
 
 from ..interfaces import WriteClientSignature
 from ..layouts import Completion
 from ..stream.queue import Queue
-from .burst import BLOCK_WORDS, BurstSplitter, WordRun
-from .receive_layouts import TICKET_WIDTH, PendingCompletion
+from .burst import BLOCK_WORDS, WriteBursts
+from .receive_layouts import TICKET_WIDTH, PendingCompletion, fault_layout, map_run_layout
 from .snapshot import EdgeBytes, MapWord
 
 __all__ = ["CompletionQueue", "MapWriter", "Order", "Release"]
@@ -52,37 +52,48 @@ class MapWriter(wiring.Component):
     orders : In(stream of Order)
     retired : In(8)
         Placements answered.
-    runs, words, edges : In(streams of WordRun, MapWord, EdgeBytes)
+    runs, words, edges : In(streams of map_run_layout, MapWord, EdgeBytes)
         Of each order with a map.
+    failed : In(n_qp)
+        QPs that have failed: their maps are taken and not written.
     write : Out(WriteClientSignature)
     releases : Out(stream of Release)
     answered : Out(1)
         Strobe: all bursts of the next map have been answered.
+    hold, fault : In(1), Out(fault)
+        As of :class:`WriteBursts`.
     """
 
-    orders: In(stream.Signature(Order))
-    retired: In(TICKET_WIDTH)
-    runs: In(stream.Signature(WordRun))
-    words: In(stream.Signature(MapWord))
-    edges: In(stream.Signature(EdgeBytes))
-    write: Out(WriteClientSignature())
-    releases: Out(stream.Signature(Release))
-    answered: Out(1)
+    def __init__(self, parameters: Parameters):
+        self._parameters = parameters
+        super().__init__(
+            {
+                "orders": In(stream.Signature(Order)),
+                "retired": In(TICKET_WIDTH),
+                "runs": In(stream.Signature(map_run_layout(parameters))),
+                "words": In(stream.Signature(MapWord)),
+                "edges": In(stream.Signature(EdgeBytes)),
+                "failed": In(parameters.n_qp),
+                "write": Out(WriteClientSignature()),
+                "releases": Out(stream.Signature(Release)),
+                "answered": Out(1),
+                "hold": In(1),
+                "fault": Out(fault_layout(parameters)),
+            }
+        )
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.splitter = splitter = BurstSplitter()
-        # One bit for each burst on its way: whether it is the last one of its map.
-        m.submodules.finals = finals = Queue(1, 32)
+        m.submodules.bursts = bursts = WriteBursts(self._parameters, 32)
+        wiring.connect(m, wiring.flipped(self.write.bursts), bursts.bursts)
         m.d.comb += [
-            self.write.bursts.payload.eq(splitter.bursts.payload),
-            self.write.bursts.valid.eq(splitter.bursts.valid & finals.i.ready),
-            splitter.bursts.ready.eq(self.write.bursts.ready & finals.i.ready),
-            finals.i.payload.eq(splitter.final),
-            finals.i.valid.eq(splitter.bursts.valid & self.write.bursts.ready),
-            finals.o.ready.eq(self.write.done),
+            bursts.done.eq(self.write.done),
+            bursts.error.eq(self.write.error),
+            bursts.hold.eq(self.hold),
+            self.fault.eq(bursts.fault),
         ]
-        m.d.sync += self.answered.eq(self.write.done & finals.o.payload)
+        # A cycle late, for ``failed`` to tell of its faults.
+        m.d.sync += self.answered.eq(bursts.answered)
 
         order = self.orders.payload
         run = self.runs.payload
@@ -99,6 +110,9 @@ class MapWriter(wiring.Component):
         seen = Signal()
         end = Signal(25)
         empty = Signal()
+        # Looked up when the payload is in memory, and then kept.
+        failed = self.failed.bit_select(run.qpn, 1)
+        discard = Signal()
         m.d.sync += [
             seen.eq(self.runs.valid & ~self.runs.ready),
             end.eq(run.word[: exact_log2(BLOCK_WORDS)] + run.words - 1),
@@ -106,8 +120,9 @@ class MapWriter(wiring.Component):
         ]
         beat = self.write.beats
         m.d.comb += [
-            splitter.commands.payload.word.eq(run.word),
-            splitter.commands.payload.end.eq(end),
+            bursts.commands.payload.run.word.eq(run.word),
+            bursts.commands.payload.run.end.eq(end),
+            bursts.commands.payload.qpn.eq(run.qpn),
             beat.payload.data.eq(self.words.payload.data),
             beat.payload.strobe.eq(self.words.payload.strobe),
             beat.payload.last.eq(final | position.all()),
@@ -116,6 +131,7 @@ class MapWriter(wiring.Component):
         ]
         with m.FSM():
             with m.State("ORDER"):
+                m.d.sync += discard.eq(failed)
                 with m.If(placed):
                     with m.If(order.mapped):
                         m.next = "RUN"
@@ -126,23 +142,28 @@ class MapWriter(wiring.Component):
                         ]
             with m.State("RUN"):
                 m.d.comb += [
-                    splitter.commands.valid.eq(seen & ~empty),
-                    self.runs.ready.eq(seen & (empty | splitter.commands.ready)),
+                    bursts.commands.valid.eq(seen & ~empty & ~discard),
+                    self.runs.ready.eq(seen & (empty | discard | bursts.commands.ready)),
                 ]
                 m.d.sync += [
                     left.eq(run.words),
                     final.eq(run.words == 1),
                     position.eq(run.word),
                 ]
+                with m.If(~seen):
+                    m.d.sync += discard.eq(failed)
                 with m.If(self.runs.ready):
                     m.next = "WORDS"
                     with m.If(empty):
                         m.next = "EDGES"
                     with m.Else():
-                        m.d.sync += has_map.eq(1)
+                        m.d.sync += has_map.eq(~discard)
             with m.State("WORDS"):
-                m.d.comb += [beat.valid.eq(self.words.valid), self.words.ready.eq(beat.ready)]
-                with m.If(beat.valid & beat.ready):
+                m.d.comb += [
+                    beat.valid.eq(self.words.valid & ~discard),
+                    self.words.ready.eq(beat.ready | discard),
+                ]
+                with m.If(self.words.valid & self.words.ready):
                     m.d.sync += [
                         left.eq(left - 1),
                         final.eq(left == 2),
@@ -165,6 +186,12 @@ class MapWriter(wiring.Component):
 class CompletionQueue(wiring.Component):
     """Hold completions until their payload and map are in host memory (device behaviour, 4.5).
 
+    Parameters
+    ----------
+    parameters : Parameters
+    depth : int
+        Completions, 4 to 64.
+
     Members
     -------
     entries : In(stream of PendingCompletion)
@@ -176,7 +203,13 @@ class CompletionQueue(wiring.Component):
         With ``entries``: a map comes with it.
     retired : In(8)
     runs, words, edges : In
+    failed : In(n_qp)
+        QPs that have failed: their completions leave with GENERAL_ERR and without a map (8.1).
+    payload_fault : In(fault)
+        In the cycle in which ``retired`` counts it; ``failed`` tells of it in the next.
     map_write : Out(WriteClientSignature)
+    hold, fault : In(1), Out(fault)
+        As of :class:`WriteBursts`; ``failed`` tells of a fault in the next cycle.
     completions : Out(stream of Completion)
     level : Out
         Completions held.
@@ -185,9 +218,10 @@ class CompletionQueue(wiring.Component):
         completion's that the next must wait, for the numbers to stay comparable.
     """
 
-    def __init__(self, depth: int = 64):
+    def __init__(self, parameters: Parameters, depth: int = 64):
         if not 4 <= depth <= 1 << TICKET_WIDTH - 2:
             raise ValueError(f"depth is {depth}; it takes 4 to {1 << TICKET_WIDTH - 2}")
+        self._parameters = parameters
         self._depth = depth
         super().__init__(
             {
@@ -196,10 +230,14 @@ class CompletionQueue(wiring.Component):
                 "numbered": In(TICKET_WIDTH),
                 "mapped": In(1),
                 "retired": In(TICKET_WIDTH),
-                "runs": In(stream.Signature(WordRun)),
+                "runs": In(stream.Signature(map_run_layout(parameters))),
                 "words": In(stream.Signature(MapWord)),
                 "edges": In(stream.Signature(EdgeBytes)),
+                "failed": In(parameters.n_qp),
+                "payload_fault": In(fault_layout(parameters)),
                 "map_write": Out(WriteClientSignature()),
+                "hold": In(1),
+                "fault": Out(fault_layout(parameters)),
                 "completions": Out(stream.Signature(Completion)),
                 "level": Out(range(depth + 1)),
                 "crowded": Out(1),
@@ -211,7 +249,7 @@ class CompletionQueue(wiring.Component):
         m.submodules.entries = entries = Queue(PendingCompletion, self._depth)
         m.submodules.orders = orders = Queue(Order, self._depth)
         m.submodules.releases = releases = Queue(Release, 16)
-        m.submodules.writer = writer = MapWriter()
+        m.submodules.writer = writer = MapWriter(self._parameters)
         both_ready = entries.i.ready & orders.i.ready
         m.d.comb += [
             self.entries.ready.eq(both_ready),
@@ -222,6 +260,9 @@ class CompletionQueue(wiring.Component):
             orders.i.valid.eq(self.entries.valid & both_ready),
             self.level.eq(entries.level),
             writer.retired.eq(self.retired),
+            writer.failed.eq(self.failed),
+            writer.hold.eq(self.hold),
+            self.fault.eq(writer.fault),
         ]
         m.d.sync += self.crowded.eq(
             orders.o.valid & ((self.numbered - orders.o.payload.ticket)[:8] >= 96)
@@ -254,17 +295,30 @@ class CompletionQueue(wiring.Component):
             m.d.sync += [answers.eq(answers + 1), answered.eq(1)]
         with m.Elif(with_map & ~writer.answered):
             m.d.sync += [answers.eq(answers - 1), answered.eq(answers != 1)]
-        mapped = entry.flags & CqeFlag.MAPPED != 0
-        for name in ("opcode", "status", "flags", "qpn", "wqe_index", "valid", "msn", "mlen"):
+        # Of the entry that was here a cycle before, with the fault of that cycle. It stands while
+        # the completion is offered.
+        failed = Signal()
+        looked = Signal()
+        m.d.sync += looked.eq(entries.o.valid & ~entries.o.ready)
+        with m.If(~self.completions.valid):
+            qpn = entry.qpn[: exact_log2(self._parameters.n_qp)]
+            hit = self.payload_fault.valid & (self.payload_fault.qpn == qpn)
+            m.d.sync += failed.eq(self.failed.bit_select(qpn, 1) | hit)
+        mapped = (entry.flags & CqeFlag.MAPPED != 0) & ~failed
+        for name in ("opcode", "qpn", "wqe_index", "msn", "mlen", "base_to", "stag"):
             m.d.comb += completion.cqe[name].eq(entry[name])
-        for name in ("base_to", "stag", "immediate", "source_ip", "source_port"):
+        for name in ("immediate", "source_ip", "source_port"):
             m.d.comb += completion.cqe[name].eq(entry[name])
+        due = looked & release_valid & written
         m.d.comb += [
             completion.cq.eq(entry.cq),
+            completion.cqe.status.eq(Mux(failed, Status.GENERAL_ERR, entry.status)),
+            completion.cqe.flags.eq(Mux(failed, entry.flags & ~CqeFlag.MAPPED, entry.flags)),
+            completion.cqe.valid.eq(Mux(failed, 0, entry.valid)),
             completion.cqe.head_map.eq(Mux(mapped, release.edges.head, 0)),
             completion.cqe.tail_map.eq(Mux(mapped, release.edges.tail, 0)),
-            self.completions.valid.eq(entries.o.valid & release_valid & written),
-            entries.o.ready.eq(self.completions.ready & release_valid & written),
+            self.completions.valid.eq(due),
+            entries.o.ready.eq(self.completions.ready & due),
             take.eq(self.completions.valid & self.completions.ready),
         ]
         return m

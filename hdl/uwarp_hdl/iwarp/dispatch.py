@@ -101,6 +101,8 @@ class Dispatch(wiring.Component):
         With ``settle``: it is a Send that uses up its receive.
     events : Out
         Strobes by Counter, a cycle late: RX_PLACED and the drops of section 3.
+    cq : Out(16)
+        With ``events``: the receive CQ of the datagram's QP.
     quiet : Out(1)
         No segment is at work.
     open_count : Out
@@ -140,6 +142,7 @@ class Dispatch(wiring.Component):
                 "settle": Out(1),
                 "consume": Out(1),
                 "events": Out(len(Counter)),
+                "cq": Out(16),
                 "quiet": Out(1),
                 "open_count": Out(range(parameters.n_tracker + 1)),
                 "busy": Out(1),
@@ -200,6 +203,7 @@ class Dispatch(wiring.Component):
             closed.timeout.eq(segment.timeout),
             closed.tick.eq(self.tick),
             self.open_count.eq(trackers.count),
+            self.cq.eq(segment.cq),
             self.busy.eq(closed.busy),
         ]
         request = self.credits.requests
@@ -410,6 +414,7 @@ class Dispatch(wiring.Component):
             ),
             self.places.valid.eq(issue & has_payload),
             self.places.payload.address.eq(segment.address),
+            self.places.payload.qpn.eq(datagram.qpn),
             self.places.payload.length.eq(datagram.payload_length),
             self.places.payload.offset.eq(datagram.payload_offset),
             self.places.payload.drop.eq(plan.dropped),

@@ -14,12 +14,12 @@ from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from uwarp.contract import SEND_WQE, Parameters, Status, WqeFlag
+from uwarp.contract import SEND_WQE, EventType, Parameters, Status, WqeFlag
 from uwarp.wire import CRC_OCTETS, IPV4, UDP, Opcode
 from uwarp.wire.segment import header_size
 
 from ..interfaces import ReadClientSignature, TableReadSignature
-from ..layouts import REGION_ROW, SEND_WQE_LAYOUT, ReadBeat
+from ..layouts import REGION_ROW, SEND_WQE_LAYOUT, EventRequest, ReadBeat
 from ..stream.queue import Queue
 from .scheduler import EPOCH_WIDTH, fetch_layout, qp_width, slot_width
 
@@ -92,6 +92,8 @@ class WqeFetch(wiring.Component):
     messages : Out(stream of message_layout)
     read : Out(ReadClientSignature)
     region : Out(TableReadSignature)
+    event_requests : Out(stream of EventRequest)
+        For each WQE that could not be read; taken before its message is given.
     """
 
     def __init__(self, parameters: Parameters) -> None:
@@ -103,6 +105,7 @@ class WqeFetch(wiring.Component):
                 "messages": Out(stream.Signature(message_layout(parameters))),
                 "read": Out(ReadClientSignature()),
                 "region": Out(TableReadSignature(REGION_ROW, self._index_width)),
+                "event_requests": Out(stream.Signature(EventRequest)),
             }
         )
 
@@ -170,6 +173,10 @@ class WqeFetch(wiring.Component):
         max_mtu = self._parameters.max_mtu
         mtu = Signal(LENGTH_WIDTH)
 
+        told = self.event_requests
+        m.d.comb += [told.p.type.eq(EventType.DMA_READ), told.p.number.eq(context.qpn)]
+        with m.If(told.ready):
+            m.d.sync += told.valid.eq(0)
         with m.FSM():
             with m.State("COLLECT"):
                 m.d.comb += words.o.ready.eq(1)
@@ -192,6 +199,7 @@ class WqeFetch(wiring.Component):
                         m.d.sync += wqe.eq(0)
                     m.d.sync += [
                         failed.eq(0),
+                        told.valid.eq(unreadable),
                         granule.eq(1 << granule_log2),
                         operation_wrong.eq(
                             unreadable
@@ -237,8 +245,8 @@ class WqeFetch(wiring.Component):
                     m.d.comb += status.eq(Status.LOC_PROT_ERR)
                 with m.Else():
                     m.d.comb += status.eq(Status.SUCCESS)
-                m.d.comb += self.messages.valid.eq(1)
-                with m.If(self.messages.ready):
+                m.d.comb += self.messages.valid.eq(~told.valid)
+                with m.If(self.messages.valid & self.messages.ready):
                     m.d.comb += contexts.o.ready.eq(1)
                     m.next = "COLLECT"
 

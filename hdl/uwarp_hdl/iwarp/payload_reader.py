@@ -6,8 +6,8 @@
        +--> alignments (FIFO) ------------------------^
 
 A burst is asked for when the FIFO has room for it, so words always have a place, and all of the
-FIFO can be on its way: 512 words, 16 bursts of 32, are 3.3 us of line rate at 156.25 MHz. A burst
-ends at a 256-octet boundary, hence never crosses 4 KiB. One burst a cycle, one word a cycle; a job
+FIFO can be on its way: 512 words, 32 bursts of 16, are 3.3 us of line rate at 156.25 MHz. A burst
+ends at a 128-octet boundary, hence never crosses 4 KiB. One burst a cycle, one word a cycle; a job
 takes one cycle more than its words, or two if its first word comes from two.
 """
 
@@ -15,16 +15,19 @@ from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from uwarp.contract import EventType, Parameters
+
 from ..interfaces import ReadClientSignature
-from ..layouts import ReadBeat
+from ..layouts import EventRequest, ReadBeat
 from ..stream.queue import Queue
 from .fetch import LENGTH_WIDTH
+from .scheduler import qp_width
 from .segment import ReadJob
 
 __all__ = ["PayloadReader", "PayloadWord"]
 
 FIFO_WORDS = 512
-BURST_WORDS = 32
+BURST_WORDS = 16
 JOBS = 32
 
 _COUNT_WIDTH = LENGTH_WIDTH - 2
@@ -53,7 +56,11 @@ class _Alignment(data.Struct):
 
 
 class PayloadReader(wiring.Component):
-    """Read jobs in order.
+    """Read jobs in order. After a burst that failed ``o`` pauses until its event is taken.
+
+    Parameters
+    ----------
+    parameters : Parameters
 
     Members
     -------
@@ -61,18 +68,34 @@ class PayloadReader(wiring.Component):
     o : Out(stream of PayloadWord)
         For each job the words from the one with its first to the one with its last octet.
     read : Out(ReadClientSignature)
+    event_requests : Out(stream of EventRequest)
+        For each burst that failed.
     """
 
-    jobs: In(stream.Signature(ReadJob))
-    o: Out(stream.Signature(PayloadWord))
-    read: Out(ReadClientSignature())
+    def __init__(self, parameters: Parameters) -> None:
+        self._qpn_width = qp_width(parameters)
+        super().__init__(
+            {
+                "jobs": In(stream.Signature(ReadJob)),
+                "o": Out(stream.Signature(PayloadWord)),
+                "read": Out(ReadClientSignature()),
+                "event_requests": Out(stream.Signature(EventRequest)),
+            }
+        )
 
     def elaborate(self, platform):
         m = Module()
         m.submodules.words = words = Queue(ReadBeat, FIFO_WORDS)
+        # Two queues in step: one of all these bits would not fit into LUT RAM.
         m.submodules.alignments = alignments = Queue(_Alignment, JOBS)
+        m.submodules.owners = owners = Queue(self._qpn_width, JOBS)
+        m.d.comb += [
+            owners.i.p.eq(self.jobs.p.qpn),
+            owners.i.valid.eq(alignments.i.valid),
+            owners.o.ready.eq(alignments.o.ready),
+        ]
         self._ask(m, words, alignments)
-        self._align(m, words, alignments)
+        self._align(m, words, alignments, owners)
         return m
 
     def _ask(self, m, words, alignments):
@@ -126,8 +149,11 @@ class PayloadReader(wiring.Component):
         popped = words.o.valid & words.o.ready
         m.d.sync += vacant.eq(vacant - Mux(ask, size, 0) + popped)
 
-    def _align(self, m, words, alignments):
+    def _align(self, m, words, alignments, owners):
+        told = self.event_requests
+        spoiled = Signal()  # a word of the burst
         job = Signal(_Alignment)
+        qpn = Signal(self._qpn_width)
         active = Signal()
         priming = Signal()
         beginning = Signal()
@@ -144,11 +170,13 @@ class PayloadReader(wiring.Component):
         ending = Signal()
         needs_word = job.words_in != 0
         out_free = ~self.o.valid | self.o.ready
+        may_step = (priming | out_free) & ~told.valid
         m.d.comb += [
+            told.p.type.eq(EventType.DMA_READ),
             present.eq(Mux(needs_word, rotated, 0)),
             ending.eq(~priming & (job.words_out == 1)),
-            step.eq(active & (priming | out_free) & (words.o.valid | ~needs_word)),
-            words.o.ready.eq(active & (priming | out_free) & needs_word),
+            step.eq(active & may_step & (words.o.valid | ~needs_word)),
+            words.o.ready.eq(active & may_step & needs_word),
             alignments.o.ready.eq(~active | (step & ending)),
         ]
         for octet in range(8):
@@ -159,6 +187,15 @@ class PayloadReader(wiring.Component):
             with m.If(~outside):
                 m.d.comb += mixed[lane].eq(Mux(octet < job.rotate, previous[lane], present[lane]))
 
+        with m.If(told.ready):
+            m.d.sync += told.valid.eq(0)
+        with m.If(words.o.valid & words.o.ready):
+            failed = spoiled | words.o.p.error
+            m.d.sync += [
+                spoiled.eq(failed & ~words.o.p.last),
+                told.valid.eq(failed & words.o.p.last),
+                told.p.number.eq(qpn),
+            ]
         with m.If(out_free):
             m.d.sync += self.o.valid.eq(0)
         with m.If(step):
@@ -182,6 +219,7 @@ class PayloadReader(wiring.Component):
             m.d.sync += [
                 active.eq(alignments.o.valid),
                 job.eq(alignments.o.p),
+                qpn.eq(owners.o.p),
                 priming.eq(alignments.o.p.prime),
                 beginning.eq(1),
                 previous.eq(0),

@@ -1,6 +1,6 @@
 """Payload octets into host memory, exactly.
 
-    commands --+--> [BurstSplitter] ------------------> write.bursts
+    commands --+--> [WriteBursts] --------------------> write.bursts
                |
     payload ---+--> rotate -> merge with held octets --> write.beats
 
@@ -13,11 +13,12 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
+from uwarp.contract import Parameters
+
 from ..interfaces import WriteClientSignature
 from ..layouts import PacketBeat
-from ..stream.queue import Queue
-from .burst import BLOCK_WORDS, BurstSplitter
-from .receive_layouts import TICKET_WIDTH, PlaceCommand
+from .burst import BLOCK_WORDS, WriteBursts
+from .receive_layouts import TICKET_WIDTH, PlaceCommand, fault_layout
 
 __all__ = ["Placer"]
 
@@ -30,6 +31,7 @@ class Placer(wiring.Component):
 
     Parameters
     ----------
+    parameters : Parameters
     outstanding : int
         Bursts that may wait for their answer, at least 2.
 
@@ -42,11 +44,12 @@ class Placer(wiring.Component):
     retired : Out(8)
         Number, modulo 256, of commands without ``drop`` whose bursts have all been answered, in
         this very cycle included.
+    hold, fault : In(1), Out(fault)
+        As of :class:`WriteBursts`.
     """
 
-    def __init__(self, outstanding: int = 64):
-        if outstanding < 2:
-            raise ValueError(f"outstanding is {outstanding}; it takes 2 or more")
+    def __init__(self, parameters: Parameters, outstanding: int = 64):
+        self._parameters = parameters
         self._outstanding = outstanding
         super().__init__(
             {
@@ -54,14 +57,14 @@ class Placer(wiring.Component):
                 "payload": In(stream.Signature(PacketBeat)),
                 "write": Out(WriteClientSignature()),
                 "retired": Out(TICKET_WIDTH),
+                "hold": In(1),
+                "fault": Out(fault_layout(parameters)),
             }
         )
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.splitter = splitter = BurstSplitter()
-        # One bit for each burst on its way: whether it is the last one of its command.
-        m.submodules.finals = finals = Queue(1, self._outstanding)
+        m.submodules.bursts = bursts = WriteBursts(self._parameters, self._outstanding)
 
         command = self.commands.payload
         lane = command.address[:3]
@@ -86,12 +89,13 @@ class Placer(wiring.Component):
         head_strobe = Signal(8)
         tail_strobe = Signal(8)
         m.d.comb += [
-            splitter.commands.payload.word.eq(command.address[3:]),
-            splitter.commands.payload.end.eq(
+            bursts.commands.payload.run.word.eq(command.address[3:]),
+            bursts.commands.payload.run.end.eq(
                 (command.address[: 3 + exact_log2(BLOCK_WORDS)] + command.length - 1)[3:]
             ),
-            splitter.commands.valid.eq(self.commands.valid & ~active & ~command.drop),
-            self.commands.ready.eq(~active & (command.drop | splitter.commands.ready)),
+            bursts.commands.payload.qpn.eq(command.qpn),
+            bursts.commands.valid.eq(self.commands.valid & ~active & ~command.drop),
+            self.commands.ready.eq(~active & (command.drop | bursts.commands.ready)),
         ]
         with m.If(self.commands.valid & self.commands.ready):
             shift_next = Signal(3)
@@ -158,15 +162,14 @@ class Placer(wiring.Component):
                 active.eq(~final),
             ]
 
+        wiring.connect(m, wiring.flipped(self.write.bursts), bursts.bursts)
         m.d.comb += [
-            self.write.bursts.payload.eq(splitter.bursts.payload),
-            self.write.bursts.valid.eq(splitter.bursts.valid & finals.i.ready),
-            splitter.bursts.ready.eq(self.write.bursts.ready & finals.i.ready),
-            finals.i.payload.eq(splitter.final),
-            finals.i.valid.eq(splitter.bursts.valid & self.write.bursts.ready),
-            finals.o.ready.eq(self.write.done),
+            bursts.done.eq(self.write.done),
+            bursts.error.eq(self.write.error),
+            bursts.hold.eq(self.hold),
+            self.fault.eq(bursts.fault),
         ]
         retired = Signal(TICKET_WIDTH)
-        m.d.comb += self.retired.eq(retired + (self.write.done & finals.o.payload))
+        m.d.comb += self.retired.eq(retired + bursts.answered)
         m.d.sync += retired.eq(self.retired)
         return m

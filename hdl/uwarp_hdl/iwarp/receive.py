@@ -5,6 +5,8 @@ datagrams -> [SegmentCheck] -> [Dispatch] -----------------> [CompletionQueue] -
              tables  [Receive-   |    '----> [ValidityMap]         '--> map_write
                       Queue]     v
 payload ----------------------> [Placer] --> payload_write
+
+faults of both writes --> [FailedQueuePairs] --> failed: to the check, the completions, and out
 """
 
 from amaranth.hdl import Module, Mux, Signal
@@ -26,6 +28,7 @@ from ..layouts import (
     CloseRequest,
     Completion,
     Datagram,
+    EventRequest,
     PacketBeat,
     RingDoorbell,
 )
@@ -33,6 +36,7 @@ from ..stream.queue import Queue
 from .check import SegmentCheck
 from .completion_queue import CompletionQueue
 from .dispatch import Dispatch
+from .faults import FailedQueuePairs
 from .message_close import MessageClose
 from .place import Placer
 from .receive_layouts import PlaceCommand
@@ -69,12 +73,21 @@ class DatagramReceiver(wiring.Component):
     credits : Out(CreditSignature)
     wqe_read : Out(ReadClientSignature)
     payload_write, map_write : Out(WriteClientSignature)
+        Of one bus: at most one of them is answered in a cycle.
     completions : Out(stream of Completion)
         In the order in which they came about, each when its payload and map are in memory.
     close, close_done : In(CloseRequest), Out(1)
         Open messages to be closed; a strobe when the CQEs of all of them are in memory.
     unwritten, written : In(8), In(1)
         ``completions`` offered, or taken and not in memory; a strobe for each that is, in order.
+    qp_written, qp_written_qpn : In
+        Strobe: the row of this QP is written.
+    failed : Out(n_qp)
+        QPs that have failed (section 8).
+    cq_full, cq_full_cq : Out
+        Strobe: a datagram was dropped for want of a slot in this CQ.
+    event_requests : Out(stream of EventRequest).array(2)
+        Of writes of payload and maps, and of reads of WQEs, that failed.
     events : Out
         Strobes by Counter: RX_PLACED and the drops of section 3.
     open_messages : Out(16)
@@ -103,6 +116,12 @@ class DatagramReceiver(wiring.Component):
                 "close_done": Out(1),
                 "unwritten": In(8),
                 "written": In(1),
+                "qp_written": In(1),
+                "qp_written_qpn": In(exact_log2(parameters.n_qp)),
+                "failed": Out(parameters.n_qp),
+                "cq_full": Out(1),
+                "cq_full_cq": Out(16),
+                "event_requests": Out(stream.Signature(EventRequest)).array(2),
                 "events": Out(len(Counter)),
                 "open_messages": Out(16),
                 "busy": Out(1),
@@ -116,11 +135,12 @@ class DatagramReceiver(wiring.Component):
         m.submodules.receive_queue = receive_queue = ReceiveQueue(parameters)
         m.submodules.dispatch = dispatch = Dispatch(parameters)
         m.submodules.places = places = Queue(PlaceCommand, 16)
-        m.submodules.placer = placer = Placer()
+        m.submodules.placer = placer = Placer(parameters)
         m.submodules.map = validity_map = ValidityMap(parameters)
         m.submodules.snapshot = snapshot = MapSnapshot(parameters)
-        m.submodules.completion_queue = completion_queue = CompletionQueue()
+        m.submodules.completion_queue = completion_queue = CompletionQueue(parameters)
         m.submodules.message_close = message_close = MessageClose(self._datagrams_ahead)
+        m.submodules.faults = faults = FailedQueuePairs(parameters)
 
         wiring.connect(m, wiring.flipped(self.region), check.region)
         wiring.connect(m, wiring.flipped(self.doorbells), receive_queue.doorbells)
@@ -143,6 +163,23 @@ class DatagramReceiver(wiring.Component):
         wiring.connect(m, snapshot.edges, completion_queue.edges)
         wiring.connect(m, wiring.flipped(self.map_write), completion_queue.map_write)
         wiring.connect(m, wiring.flipped(self.completions), completion_queue.completions)
+
+        wiring.connect(m, faults.requests, wiring.flipped(self.event_requests[0]))
+        wiring.connect(m, receive_queue.event_requests, wiring.flipped(self.event_requests[1]))
+        m.d.comb += [
+            faults.payload.eq(placer.fault),
+            faults.map.eq(completion_queue.fault),
+            faults.written.eq(self.qp_written),
+            faults.written_qpn.eq(self.qp_written_qpn),
+            placer.hold.eq(faults.hold),
+            completion_queue.hold.eq(faults.hold),
+            check.failed.eq(faults.failed),
+            completion_queue.failed.eq(faults.failed),
+            completion_queue.payload_fault.eq(placer.fault),
+            self.failed.eq(faults.failed),
+            self.cq_full.eq(dispatch.events[Counter.DROP_CQ_FULL]),
+            self.cq_full_cq.eq(dispatch.cq),
+        ]
 
         ready = ~self.busy
         m.d.comb += [

@@ -21,7 +21,9 @@ __all__ = [
     "TICKET_WIDTH",
     "PendingCompletion",
     "PlaceCommand",
+    "fault_layout",
     "granule_width",
+    "map_run_layout",
     "message_digest",
     "message_name",
     "message_name_layout",
@@ -78,9 +80,10 @@ def message_digest(name):
 
 class PlaceCommand(data.Struct):
     """``length`` octets (at least one) of the payload stream, from octet ``offset`` of its next
-    word on, to DMA address ``address``; or, with ``drop``, to nowhere."""
+    word on, to DMA address ``address`` on behalf of QP ``qpn``; or, with ``drop``, to nowhere."""
 
     address: 64
+    qpn: 16
     length: 16
     offset: 3
     drop: 1
@@ -187,11 +190,22 @@ def span_layout(parameters: Parameters) -> data.StructLayout:
     )
 
 
+def fault_layout(parameters: Parameters) -> data.StructLayout:
+    """With ``valid``, for one cycle: a burst on behalf of QP ``qpn`` was answered with an error."""
+    return data.StructLayout({"valid": 1, "qpn": exact_log2(parameters.n_qp)})
+
+
+def map_run_layout(parameters: Parameters) -> data.StructLayout:
+    """``words`` words of host map, for a message of QP ``qpn``, from address 8 * ``word`` on."""
+    return data.StructLayout({"word": 61, "words": 24, "qpn": exact_log2(parameters.n_qp)})
+
+
 def snapshot_layout(parameters: Parameters) -> data.StructLayout:
     """A closed message whose bits are to be taken out of the map."""
     granule = granule_width(parameters)
     return data.StructLayout(
         {
+            "qpn": exact_log2(parameters.n_qp),
             "map_base": granule,
             "map_addr": 64,
             "first": granule,

@@ -7,24 +7,25 @@
 
 From a hint to its burst 8 cycles, from a miss 7, from one burst to the next 8. QPs take turns, a
 burst each, until their shares of the cache are full; one for which a Send waits comes first. Up to
-``FLIGHTS`` bursts of up to 8 WQEs, 32 words, are on their way; words always have a place.
+``FLIGHTS`` bursts of up to 4 WQEs, 16 words, are on their way; words always have a place. After one
+that failed nothing begins until its event is taken.
 """
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal
-from amaranth.lib import data, fifo, memory, wiring
+from amaranth.lib import data, fifo, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
-from uwarp.contract import RECV_WQE, Parameters, QpState
+from uwarp.contract import RECV_WQE, EventType, Parameters, QpState
 
 from ..interfaces import ReadClientSignature, TableReadSignature
-from ..layouts import QP_ROW, RECV_WQE_LAYOUT
+from ..layouts import QP_ROW, RECV_WQE_LAYOUT, EventRequest
 from ..stream.queue import Queue
 
 __all__ = ["CachedReceive", "ReceivePrefetch", "check_depth", "default_depth", "fill_layout"]
 
-FLIGHTS = 8
-LARGEST_BURST = 8
+FLIGHTS = 16
+LARGEST_BURST = 4
 WQE_WORDS = RECV_WQE.size // 8
 CACHED_WQES = 4096
 
@@ -32,7 +33,7 @@ CACHED_WQES = 4096
 def default_depth(parameters: Parameters) -> int:
     """WQEs of a QP that are held: 64 at most.
 
-    At 11 cycles a Send, 64 last for 1.1 us of latency more than the bus takes for 8 bursts of
+    At 11 cycles a Send, 64 last for 1.1 us of latency more than the bus takes for 16 bursts of
     payload words before theirs.
     """
     return min(64, max(8, CACHED_WQES // parameters.n_qp))
@@ -62,7 +63,7 @@ def fill_layout(parameters: Parameters) -> data.StructLayout:
 class ReceivePrefetch(wiring.Component):
     """Keep ``depth`` receives of each QP read, from its consumer index on.
 
-    No burst goes beyond the producer index or the ring's end, or crosses a multiple of 256 octets
+    No burst goes beyond the producer index or the ring's end, or crosses a multiple of 128 octets
     (hence no 4 KiB page). Short ones, which only the producer index or the cache's room would end,
     wait until less than half of ``depth`` is held or on its way. Nothing is read for a QP that is
     neither in RTR nor in RTS.
@@ -101,6 +102,8 @@ class ReceivePrefetch(wiring.Component):
         Strobe.
     filled : Out
         WQEs of each QP come in the order of its ring.
+    event_requests : Out(stream of EventRequest)
+        For each burst that failed.
     """
 
     def __init__(self, parameters: Parameters, depth: int):
@@ -129,6 +132,7 @@ class ReceivePrefetch(wiring.Component):
                 "read": Out(ReadClientSignature()),
                 "fill": Out(1),
                 "filled": Out(fill_layout(parameters)),
+                "event_requests": Out(stream.Signature(EventRequest)),
             }
         )
 
@@ -138,8 +142,16 @@ class ReceivePrefetch(wiring.Component):
         m.submodules.flights = flights = fifo.SyncFIFO(width=flight_shape.size, depth=FLIGHTS)
         flying = Signal()
         m.d.comb += flying.eq((flights.level != 0) | self.fill)
+        # All bursts may fail that are on their way, and the one that was being chosen.
+        m.submodules.faults = faults = Queue(len(self.look_qpn), 2 * FLIGHTS)
+        m.d.comb += [
+            self.event_requests.payload.type.eq(EventType.DMA_READ),
+            self.event_requests.payload.number.eq(faults.o.payload),
+            self.event_requests.valid.eq(faults.o.valid),
+            faults.o.ready.eq(self.event_requests.ready),
+        ]
         self._ask(m, flights, flying)
-        self._take(m, flights, data.View(flight_shape, flights.r_data))
+        self._take(m, flights, data.View(flight_shape, flights.r_data), faults)
         return m
 
     def _ask(self, m, flights, flying):
@@ -223,7 +235,7 @@ class ReceivePrefetch(wiring.Component):
         with m.FSM() as fsm:
             m.d.sync += self.idle.eq(fsm.ongoing("IDLE") & ~flying & self.pause)
             with m.State("IDLE"):
-                with m.If(~self.pause):
+                with m.If(~self.pause & ~self.event_requests.valid):
                     m.d.sync += for_miss.eq(0)
                     # A miss is looked at once, and whenever it lasts with nothing on its way.
                     missed = self.miss & ~(served & flying)
@@ -296,15 +308,20 @@ class ReceivePrefetch(wiring.Component):
                     m.d.sync += [issued.eq(1), again.eq(1)]
                     m.next = "IDLE"
 
-    def _take(self, m, flights, flight):
+    def _take(self, m, flights, flight, faults):
         beat = self.read.beats
         word = Signal(range(WQE_WORDS))
         wqe = Signal(range(LARGEST_BURST))
         words = Signal(64)
         error = Signal()
+        spoiled = Signal()  # a word of the burst
         received = data.View(RECV_WQE_LAYOUT, Cat(words, beat.p.data, C(0, 128)))
         filled = self.filled
-        m.d.comb += beat.ready.eq(1)
+        m.d.comb += [
+            beat.ready.eq(1),
+            faults.i.payload.eq(flight.qpn),
+            faults.i.valid.eq(beat.valid & beat.p.last & (spoiled | beat.p.error)),
+        ]
         m.d.sync += self.fill.eq(0)
         with m.If(beat.valid):
             failed = beat.p.error | (error & (word != 0))
@@ -325,5 +342,7 @@ class ReceivePrefetch(wiring.Component):
                     filled.receive.error.eq(failed),
                 ]
             with m.If(beat.p.last):
-                m.d.sync += wqe.eq(0)
+                m.d.sync += [wqe.eq(0), spoiled.eq(0)]
                 m.d.comb += flights.r_en.eq(1)
+            with m.Elif(beat.p.error):
+                m.d.sync += spoiled.eq(1)

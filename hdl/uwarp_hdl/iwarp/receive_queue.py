@@ -18,7 +18,7 @@ from amaranth.utils import exact_log2
 from uwarp.contract import Parameters
 
 from ..interfaces import ReadClientSignature, TableReadSignature
-from ..layouts import QP_ROW, RingDoorbell
+from ..layouts import QP_ROW, EventRequest, RingDoorbell
 from .receive_prefetch import CachedReceive, ReceivePrefetch, check_depth, default_depth
 
 __all__ = ["PostedReceive", "ReceiveLookupSignature", "ReceiveQueue"]
@@ -90,6 +90,8 @@ class ReceiveQueue(wiring.Component):
     qp_used : Out(1)
         ``qp.index`` is in use in this cycle. Never in one with ``lookup`` but without ``waiting``.
     wqe_read : Out(ReadClientSignature)
+    event_requests : Out(stream of EventRequest)
+        For each burst of ``wqe_read`` that failed.
     busy : Out(1)
         After a reset, until all indices are 0.
     """
@@ -107,6 +109,7 @@ class ReceiveQueue(wiring.Component):
                 "qp": Out(TableReadSignature(QP_ROW, exact_log2(parameters.n_qp))),
                 "qp_used": Out(1),
                 "wqe_read": Out(ReadClientSignature()),
+                "event_requests": Out(stream.Signature(EventRequest)),
                 "busy": Out(1),
             }
         )
@@ -306,4 +309,5 @@ class ReceiveQueue(wiring.Component):
             prefetch.waiting.eq(look.waiting),
         ]
         wiring.connect(m, wiring.flipped(self.wqe_read), prefetch.read)
+        wiring.connect(m, prefetch.event_requests, wiring.flipped(self.event_requests))
         return m

@@ -108,6 +108,8 @@ class SendScheduler(wiring.Component):
     qp_taken : In(1)
         Another unit uses the QP table's read port in this cycle.
     credits : Out(CreditSignature)
+    failed : In(n_qp)
+        QPs that have failed: they wait as those do that are not in RTS.
     enable : In(1)
         While 0 nothing is fetched.
     busy : Out(1)
@@ -116,7 +118,7 @@ class SendScheduler(wiring.Component):
 
     def __init__(self, parameters: Parameters) -> None:
         self._parameters = parameters
-        width = qp_width(parameters)
+        width, n_qp = qp_width(parameters), parameters.n_qp
         super().__init__(
             {
                 "doorbells": In(stream.Signature(RingDoorbell)),
@@ -126,6 +128,7 @@ class SendScheduler(wiring.Component):
                 "qp": Out(TableReadSignature(QP_ROW, width)),
                 "qp_taken": In(1),
                 "credits": Out(CreditSignature()),
+                "failed": In(n_qp),
                 "enable": In(1),
                 "busy": Out(1),
             }
@@ -152,6 +155,7 @@ class SendScheduler(wiring.Component):
         qpn = Signal(qp_width(self._parameters))
         row = Signal(row_layout)
         qp = Signal(QP_ROW)
+        failed = Signal()
         extra = Signal(range(EXTRA_SLOTS + 1))
         sweep = Signal(range(n_slots))
         fetch = self.fetches.p
@@ -255,7 +259,11 @@ class SendScheduler(wiring.Component):
                     m.next = "IDLE"
 
             with m.State("LOOK"):
-                m.d.sync += [row.eq(read.data), qp.eq(self.qp.row)]
+                m.d.sync += [
+                    row.eq(read.data),
+                    qp.eq(self.qp.row),
+                    failed.eq(self.failed.bit_select(qpn, 1)),
+                ]
                 m.next = "DECIDE"
 
             with m.State("DECIDE"):
@@ -263,7 +271,9 @@ class SendScheduler(wiring.Component):
                     m.d.comb += [write.data.waiting.eq(0), write.en.eq(1)]
                     m.next = "IDLE"
                 with m.Elif(
-                    (qp.state != QpState.RTS) | (row.in_flight.any() & (extra == EXTRA_SLOTS))
+                    (qp.state != QpState.RTS)
+                    | failed
+                    | (row.in_flight.any() & (extra == EXTRA_SLOTS))
                 ):
                     m.d.comb += waiting.i.valid.eq(1)
                     m.next = "IDLE"

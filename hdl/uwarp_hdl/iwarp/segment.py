@@ -72,7 +72,7 @@ def segment_layout(parameters: Parameters) -> data.StructLayout:
 
 
 class ReadJob(data.Struct):
-    """``length`` octets, not 0, from DMA address ``address``.
+    """``length`` octets, not 0, from DMA address ``address``, for QP ``qpn``.
 
     The first one goes to octet 4 of a word if ``upper``, else to octet 0.
     """
@@ -80,6 +80,7 @@ class ReadJob(data.Struct):
     address: 64
     length: LENGTH_WIDTH
     upper: 1
+    qpn: 16
 
 
 class Segmenter(wiring.Component):
@@ -213,6 +214,7 @@ class Segmenter(wiring.Component):
             segment.immediate.eq(Mux(message.immediate_valid, message.immediate, 0)),
             self.reads.p.address.eq(address),
             self.reads.p.length.eq(length),
+            self.reads.p.qpn.eq(message.qpn),
             self.reads.p.upper.eq(message.opcode == Opcode.SEND),
         ]
         with m.Switch(message.opcode):

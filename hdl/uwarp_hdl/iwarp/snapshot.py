@@ -1,7 +1,7 @@
 """Take a closed message's bits out of the on-chip map.
 
     commands -> clears (of up to 4 words) -> ValidityMap -> word -> strobes, edge bytes -> words
-            '-> runs {address, words}                                                   '-> edges
+            '-> runs {word, words, qpn}                                                   '-> edges
 
 The words wait in a queue until the message's payload is in memory; the map is free for the next
 message in the same place as soon as ``idle``.
@@ -14,8 +14,7 @@ from amaranth.lib.wiring import In, Out
 from uwarp.contract import Parameters
 
 from ..stream.queue import Queue
-from .burst import WordRun
-from .receive_layouts import granule_width, snapshot_layout
+from .receive_layouts import granule_width, map_run_layout, snapshot_layout
 from .validity_map import bit_range_layout
 
 __all__ = ["EdgeBytes", "MapSnapshot", "MapWord"]
@@ -55,7 +54,7 @@ class MapSnapshot(wiring.Component):
     clears : Out(stream of bit range)
     word_valid, word, word_last : In
         Answers to ``clears``, as of :class:`ValidityMap`.
-    runs : Out(stream of WordRun)
+    runs : Out(stream of map_run_layout)
         For each command at once: the words of host map that come of it; ``words`` is 0 if none do.
     words : Out(stream of MapWord)
     edges : Out(stream of EdgeBytes)
@@ -76,7 +75,7 @@ class MapSnapshot(wiring.Component):
                 "word_valid": In(1),
                 "word": In(64),
                 "word_last": In(1),
-                "runs": Out(stream.Signature(WordRun)),
+                "runs": Out(stream.Signature(map_run_layout(parameters))),
                 "words": Out(stream.Signature(MapWord)),
                 "edges": Out(stream.Signature(EdgeBytes)),
                 "idle": Out(1),
@@ -87,7 +86,7 @@ class MapSnapshot(wiring.Component):
         m = Module()
         width = granule_width(self._parameters)
         m.submodules.words = queue = Queue(MapWord, self._depth)
-        m.submodules.runs = runs = Queue(WordRun, 16)
+        m.submodules.runs = runs = Queue(map_run_layout(self._parameters), 16)
         m.submodules.edges = edges_queue = Queue(EdgeBytes, 16)
         wiring.connect(m, queue.o, wiring.flipped(self.words))
         wiring.connect(m, runs.o, wiring.flipped(self.runs))
@@ -122,6 +121,7 @@ class MapSnapshot(wiring.Component):
         m.d.sync += [
             run.word.eq(message.map_addr[3:] + first_word),
             run.words.eq(Mux(has_words, end_word - first_word, 0)),
+            run.qpn.eq(message.qpn),
         ]
         m.d.comb += runs.i.valid.eq(run_due[2])
         m.d.sync += run_due.eq(Cat(C(0, 1), run_due[0], run_due[1] | (run_due[2] & ~runs.i.ready)))

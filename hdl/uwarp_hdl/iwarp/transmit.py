@@ -23,7 +23,14 @@ from amaranth.lib.wiring import In, Out
 from uwarp.contract import Counter, Parameters
 
 from ..interfaces import CreditSignature, PacketSignature, ReadClientSignature, TableReadSignature
-from ..layouts import QP_ROW, REGION_ROW, Completion, PortConfig, RingDoorbell
+from ..layouts import (
+    QP_ROW,
+    REGION_ROW,
+    Completion,
+    EventRequest,
+    PortConfig,
+    RingDoorbell,
+)
 from ..stream.queue import Queue, connect_streams
 from .fetch import WqeFetch
 from .frame_builder import FrameBuilder
@@ -62,6 +69,10 @@ class TransmitPath(wiring.Component):
     tx : Out(PacketSignature())
     completions : Out(stream of Completion)
         After the last beat of the message's last frame was taken.
+    failed : In(n_qp)
+        QPs that have failed: no further message of theirs begins.
+    event_requests : Out(stream of EventRequest).array(2)
+        For each burst of the two reads that failed.
     events : Out(len(Counter))
         TX_FRAMES, in the cycle in which the last beat of a frame is taken.
     busy : Out(1)
@@ -82,6 +93,8 @@ class TransmitPath(wiring.Component):
                 "payload_read": Out(ReadClientSignature()),
                 "tx": Out(PacketSignature()),
                 "completions": Out(stream.Signature(Completion)),
+                "failed": In(parameters.n_qp),
+                "event_requests": Out(stream.Signature(EventRequest)).array(2),
                 "events": Out(len(Counter)),
                 "busy": Out(1),
             }
@@ -95,7 +108,7 @@ class TransmitPath(wiring.Component):
         m.submodules.segmenter = segmenter = Segmenter(parameters)
         m.submodules.segments = segments = Queue(segment_layout(parameters), SEGMENTS)
         m.submodules.jobs = jobs = Queue(ReadJob, 2)
-        m.submodules.reader = reader = PayloadReader()
+        m.submodules.reader = reader = PayloadReader(parameters)
         m.submodules.builder = builder = FrameBuilder(parameters)
         m.submodules.sender = sender = FrameSender(parameters)
         m.submodules.completer = completer = SendCompleter(parameters)
@@ -120,6 +133,8 @@ class TransmitPath(wiring.Component):
             (retirements.o, scheduler.retirements),
             (sender.tx, self.tx),
             (completer.completions, self.completions),
+            (fetch.event_requests, self.event_requests[0]),
+            (reader.event_requests, self.event_requests[1]),
         ):
             connect_streams(m, source, sink)
         wiring.connect(m, scheduler.credits, wiring.flipped(self.credits))
@@ -134,6 +149,7 @@ class TransmitPath(wiring.Component):
             scheduler.qp_taken.eq(segmenter.qp_taken),
             builder.failed_slot.eq(segmenter.failed_slot),
             segmenter.failed.eq(builder.failed),
+            scheduler.failed.eq(self.failed),
             scheduler.enable.eq(self.config.enable),
             segmenter.enable.eq(self.config.enable),
             sender.enable.eq(self.config.enable),

@@ -1,0 +1,208 @@
+"""The event ring: asynchronous events into host memory (device behaviour, 6.5).
+
+::
+
+    requests[*] --> round robin --> room in the ring? --> write burst of 2 words --> written
+                                         '--> lost
+    full, touched --> [FullQueues] --> requests (once for each CQ)
+"""
+
+from amaranth.hdl import Array, C, Cat, Module, Signal
+from amaranth.lib import memory, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from uwarp.contract import EVENT, Counter, EventType, Parameters
+
+from ..interfaces import WriteClientSignature
+from ..layouts import EventRequest, EventRing, structure_layout
+from ..stream.arbiter import RoundRobin
+from ..stream.queue import Queue
+
+__all__ = ["EventUnit", "FullQueues"]
+
+_EVENT_LAYOUT = structure_layout(EVENT)
+_EVENT_BEATS = EVENT.size // 8
+
+
+class EventUnit(wiring.Component):
+    """Write events into their ring, or count them as lost if it is full or not in use.
+
+    An event takes 4 or 5 cycles, if the bus takes its words at once, one that is lost 2. The bus
+    may have any number of them unanswered.
+
+    Parameters
+    ----------
+    clients : int
+        Units that raise events.
+
+    Members
+    -------
+    requests : In(stream of EventRequest).array(clients)
+    ring : In(EventRing)
+    clear : In(1)
+        Strobe: the ring begins anew, not later than in the first cycle in which ``ring`` is new.
+    consumer : In(32)
+    time : In(47)
+        Cycles; goes into the event when its writing begins.
+    write : Out(WriteClientSignature)
+    written : Out(1)
+        Strobe: an event is in memory.
+    events : Out(len(Counter))
+        EVENTS and EVENTS_LOST.
+    """
+
+    def __init__(self, clients: int) -> None:
+        self._clients = clients
+        super().__init__(
+            {
+                "requests": In(stream.Signature(EventRequest)).array(clients),
+                "ring": In(EventRing),
+                "clear": In(1),
+                "consumer": In(32),
+                "time": In(47),
+                "write": Out(WriteClientSignature()),
+                "written": Out(1),
+                "events": Out(len(Counter)),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.turn = turn = RoundRobin(self._clients)
+        ring = self.ring
+        request = Signal(EventRequest)
+        producer = Signal(32)
+        occupied = Signal(32)
+        full = Signal()
+        offset = Signal(15)
+        phase = Signal()
+        words = Signal(8 * EVENT.size)
+        beats_left = Signal(range(_EVENT_BEATS + 1))
+        event = Signal(_EVENT_LAYOUT)
+        burst, beat = self.write.bursts, self.write.beats
+        size = C(1, 16) << ring.log2
+        m.d.sync += [
+            occupied.eq(producer - self.consumer),
+            full.eq(~ring.enabled | (occupied == size)),
+            offset.eq(producer & (size - 1)),
+            phase.eq(~producer.bit_select(ring.log2, 1)),
+            self.written.eq(self.write.done),
+            self.events.eq(0),
+        ]
+        m.d.comb += [
+            turn.requests.eq(Cat(port.valid for port in self.requests)),
+            event.type.eq(request.type),
+            event.number.eq(request.number),
+            event.time.eq(self.time),
+            event.phase.eq(phase),
+            burst.p.beats.eq(_EVENT_BEATS - 1),
+            beat.p.data.eq(words[:64]),
+            beat.p.strobe.eq(0xFF),
+            beat.p.last.eq(beats_left == 1),
+            beat.valid.eq(beats_left != 0),
+        ]
+        with m.If(burst.ready):
+            m.d.sync += burst.valid.eq(0)
+        with m.If(beat.valid & beat.ready):
+            m.d.sync += [words.eq(words[64:]), beats_left.eq(beats_left - 1)]
+
+        # What ``full``, ``offset`` and ``phase`` say is right two cycles after the index moved.
+        moved = Signal(2)
+        m.d.sync += moved.eq(moved[1:])
+        with m.FSM():
+            with m.State("CHOOSE"):
+                m.d.comb += turn.advance.eq(turn.valid)
+                m.d.sync += request.eq(Array(port.payload for port in self.requests)[turn.index])
+                for index, port in enumerate(self.requests):
+                    m.d.comb += port.ready.eq(turn.index == index)
+                with m.If(turn.valid):
+                    m.next = "DECIDE"
+            with m.State("DECIDE"):
+                with m.If(~moved.any() & ~self.clear & ~burst.valid & ~beat.valid):
+                    m.next = "CHOOSE"
+                    with m.If(full):
+                        m.d.sync += self.events[Counter.EVENTS_LOST].eq(1)
+                    with m.Else():
+                        m.d.sync += [
+                            self.events[Counter.EVENTS].eq(1),
+                            burst.p.address.eq(ring.address + (offset << 4)),
+                            burst.valid.eq(1),
+                            words.eq(event),
+                            beats_left.eq(_EVENT_BEATS),
+                            producer.eq(producer + 1),
+                            moved.eq(0b11),
+                        ]
+        with m.If(self.clear):
+            m.d.sync += [producer.eq(0), moved.eq(0b11)]
+        return m
+
+
+class FullQueues(wiring.Component):
+    """CQ_FULL events: one for the first datagram dropped since a CQ was last ``touched``.
+
+    A drop that finds 64 events waiting is not the first: the CQ's next one tells.
+
+    Parameters
+    ----------
+    parameters : Parameters
+
+    Members
+    -------
+    full, full_cq : In
+        Strobe: a datagram was dropped for want of a slot; at most one in 4 cycles.
+    touched, touched_cq : In
+        Strobe: a doorbell or the row of this CQ was written; at most one in 2 cycles.
+    requests : Out(stream of EventRequest)
+    busy : Out(1)
+        The CQs are being cleared after a reset, ``n_cq`` cycles.
+    """
+
+    def __init__(self, parameters: Parameters) -> None:
+        self._n_cq = parameters.n_cq
+        super().__init__(
+            {
+                "full": In(1),
+                "full_cq": In(16),
+                "touched": In(1),
+                "touched_cq": In(16),
+                "requests": Out(stream.Signature(EventRequest)),
+                "busy": Out(1, init=1),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        width = (self._n_cq - 1).bit_length()
+        m.submodules.told = told = memory.Memory(shape=1, depth=self._n_cq, init=[])
+        get = told.read_port(domain="comb")
+        put = told.write_port()
+        m.submodules.waiting = waiting = Queue(width, 64)
+        sweep = Signal(width)
+        cq = Signal(16)
+        pending = Signal()
+
+        # A touch takes the write port; a drop waits for the cycle after.
+        m.d.comb += [
+            get.addr.eq(cq),
+            waiting.i.payload.eq(cq),
+            self.requests.payload.type.eq(EventType.CQ_FULL),
+            self.requests.payload.number.eq(waiting.o.payload),
+            self.requests.valid.eq(waiting.o.valid),
+            waiting.o.ready.eq(self.requests.ready),
+        ]
+        with m.If(self.busy):
+            m.d.comb += [put.addr.eq(sweep), put.en.eq(1)]
+            m.d.sync += [sweep.eq(sweep + 1), self.busy.eq(sweep != self._n_cq - 1)]
+        with m.Elif(self.touched):
+            m.d.comb += [put.addr.eq(self.touched_cq), put.en.eq(1)]
+        with m.Elif(pending):
+            m.d.comb += [
+                waiting.i.valid.eq((cq < self._n_cq) & ~get.data),
+                put.addr.eq(cq),
+                put.data.eq(1),
+                put.en.eq(waiting.i.valid & waiting.i.ready),
+            ]
+            m.d.sync += pending.eq(0)
+        with m.If(self.full):
+            m.d.sync += [pending.eq(1), cq.eq(self.full_cq)]
+        return m
