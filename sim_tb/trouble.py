@@ -193,6 +193,7 @@ async def moderation(stage: Stage) -> None:
         await stage.settle()
 
     async def fired() -> bool:
+        await stage.nic.wait(64)  # a doorbell takes its time
         status = await stage.read32(Register.IRQ_STATUS.address)
         if status:
             await stage.write_register(Register.IRQ_STATUS, status)
