@@ -69,7 +69,9 @@ class QueueBench:
         self.promised = None
         self.work = None
         self.last_empty = [0] * PARAMETERS.n_qp
-        self.counts = dict.fromkeys(("taken", "none", "retries", "resets", "errors", "bursts"), 0)
+        self.counts = dict.fromkeys(
+            ("taken", "none", "retries", "resets", "errors", "bursts", "dismissed"), 0
+        )
         self.lengths = set()
         self.spoiled = []
         self.told = []
@@ -251,6 +253,13 @@ class QueueBench:
                 receive = await self.looked_up(ctx, qpn)
             else:
                 await pause(ctx, 4)
+            if receive is not None and rng.random() < 0.1:  # its message is open after all
+                ctx.set(look.dismiss, 1)
+                await ctx.tick()
+                ctx.set(look.dismiss, 0)
+                self.held = receive = None
+                self.counts["dismissed"] += 1
+                await pause(ctx, 4)
             may_take = receive is not None and bool(receive.available) and rng.random() < 0.9
             ctx.set(look.offered, 1)
             ctx.set(look.may_take, may_take)
@@ -314,7 +323,14 @@ def test_at_random(seed, depth, stall, consumes):
     rng = make_rng(300 + seed)
     bench = QueueBench(rng, depth, sends=400, stall=stall, consumes=consumes)
     bench.run()
-    for name, least in (("taken", 100), ("none", 20), ("retries", 5), ("resets", 3), ("errors", 1)):
+    for name, least in (
+        ("taken", 100),
+        ("none", 20),
+        ("retries", 5),
+        ("resets", 3),
+        ("errors", 1),
+        ("dismissed", 10),
+    ):
         assert bench.counts[name] >= least, f"{name}: {bench.counts[name]}"
     assert max(bench.lengths) == min(4, depth // 2)
 

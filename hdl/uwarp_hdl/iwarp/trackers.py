@@ -203,11 +203,11 @@ class Trackers(wiring.Component):
         m.submodules.spans = spans = memory.Memory(
             shape=span_layout(self._parameters), depth=n, init=[]
         )
-        span_read = spans.read_port()
+        span_read = spans.read_port(domain="comb")
         span_write = spans.write_port()
         name_shape = message_name_layout(self._parameters)
         m.submodules.names = names = memory.Memory(shape=name_shape, depth=n, init=[])
-        name_read = names.read_port()
+        name_read = names.read_port(domain="comb")
         name_write = names.write_port()
         name = Signal(name_shape)
         looked_at = [Signal(range(n), name=f"looked_at{i}") for i in range(4)]
@@ -226,8 +226,8 @@ class Trackers(wiring.Component):
         m.d.comb += [
             self.found.eq(matched.any()),
             looked_at[0].eq(lowest_set(matched)),
-            span_read.addr.eq(looked_at[0]),
-            name_read.addr.eq(looked_at[0]),
+            span_read.addr.eq(looked_at[1]),
+            name_read.addr.eq(looked_at[1]),
             span_write.addr.eq(self.free_index),
             span_write.data.dma_addr.eq(self.dma_addr),
             span_write.en.eq(self.open),
