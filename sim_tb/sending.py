@@ -162,8 +162,8 @@ async def send_errors(stage: Stage) -> None:
         bad(operation, Opcode.WRITE, 8, flags=immediate),
         bad(operation, Opcode.WRITE, 8, flags=solicited),
         bad(operation, send, 8, flags=immediate),
-        bad(too_long, send, 1500 - 28 - 18 - 4 + 1),
-        bad(too_long, Opcode.SEND_IMMEDIATE, 1500 - 28 - 22 - 4 + 1),
+        bad(too_long, send, 1500 - 28 - 18 - 4 + 1, granule_log2=11),
+        bad(too_long, Opcode.SEND_IMMEDIATE, 1500 - 28 - 22 - 4 + 1, granule_log2=16),
         bad(too_long, record, 1500, granule_log2=11),
         bad(protection, record, 8, sge_lkey=source.stag ^ 1),
         bad(protection, record, 8, sge_lkey=9 << 8),
@@ -176,7 +176,8 @@ async def send_errors(stage: Stage) -> None:
         bad(Status.GENERAL_ERR, record, 3000, sge_lkey=broken.stag, sge_addr=3000, granule_log2=6),
         bad(Status.SUCCESS, record, 8, sge_addr=end - 8, flags=WqeFlag.SIGNALED),
         bad(Status.SUCCESS, record, 0, sge_lkey=0xFFFF_FFFF, flags=WqeFlag.SIGNALED),
-        bad(Status.SUCCESS, send, 1450, flags=WqeFlag.SIGNALED),
+        bad(Status.SUCCESS, send, 1450, flags=WqeFlag.SIGNALED, granule_log2=11),
+        bad(Status.SUCCESS, send, 1451, flags=WqeFlag.SIGNALED, granule_log2=0),
     ]
     stage.rng.shuffle(cases)
     good = request(stage, record, 70, flags=0)
