@@ -311,11 +311,9 @@ class _Seen:
     @property
     def end(self) -> Counter:
         """In which counter the frame has ended."""
-        others = (Counter.RX_FRAMES, Counter.CQES, Counter.MESSAGES_PARTIAL)
+        ends = (Counter.RX_PLACED, Counter.RX_MANAGEMENT, *DROPS)
         (found,) = (
-            counter
-            for counter in Counter
-            if counter not in others and self.nic.counters[counter] != self.before[counter]
+            counter for counter in ends if self.nic.counters[counter] != self.before[counter]
         )
         return found
 

@@ -278,7 +278,8 @@ async def every_reason(stage: Stage) -> None:
     # Sends of several datagrams: no map to hold one, no tracker for the next.
     await stage.post_receive(1, receive_wqe(stage.plain, 0, 3000))
     await stage.deliver([stage.frame(item) for item in (*stage.long_send(3000), stage.send(9))])
-    messages = [stage.record(stage.mapped, 999 * n, 300, path_mtu=190) for n in range(8)]
+    trackers = range(stage.parameters.n_tracker)
+    messages = [stage.record(stage.mapped, 999 * n, 300, path_mtu=190) for n in trackers]
     await stage.deliver([stage.frame(segments[0]) for segments in messages])
     await stage.post_receive(1, receive_wqe(stage.mapped, 0x8000, 3000))
     await stage.deliver([stage.frame(item) for item in (*stage.long_send(3000), stage.send(9))])

@@ -173,7 +173,8 @@ async def send_errors(stage: Stage) -> None:
         bad(protection, record, 8, sge_addr=end - 7),
         bad(protection, record, 8, sge_addr=(1 << 64) - 4),
         bad(Status.GENERAL_ERR, record, 8, sge_lkey=broken.stag, sge_addr=4096),
-        bad(Status.GENERAL_ERR, record, 3000, sge_lkey=broken.stag, sge_addr=3000, granule_log2=6),
+        # Of one segment: of several, some may be read that are not sent.
+        bad(Status.GENERAL_ERR, record, 1400, sge_lkey=broken.stag, sge_addr=3000, granule_log2=6),
         bad(Status.SUCCESS, record, 8, sge_addr=end - 8, flags=WqeFlag.SIGNALED),
         bad(Status.SUCCESS, record, 0, sge_lkey=0xFFFF_FFFF, flags=WqeFlag.SIGNALED),
         bad(Status.SUCCESS, send, 1450, flags=WqeFlag.SIGNALED, granule_log2=11),

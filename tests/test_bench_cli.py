@@ -65,9 +65,6 @@ def test_write_record_at_line_rate(
     assert all(f"\nrx  {payload:>9}" in text for payload in payloads)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="33 cycles to the data and 51 to the CQE: the parser's realigner took two"
-)
 def test_latency_goal(tmp_path: Path) -> None:
     """The last word of a 64-octet Write-Record to its data 32 cycles, to its CQE 48."""
     options = ["--op", "write-record", "--qps", "1", "--frames", "64", "--datagrams", "1"]

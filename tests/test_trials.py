@@ -27,7 +27,7 @@ from sim_tb.trials import (
 from uwarp.contract import Counter
 from uwarp.device import build
 from uwarp.model import MemoryFault, Rnic
-from uwarp.model.closed import ClosedMessages, Kind, MessageName
+from uwarp.model.closed import ClosedMessages, MessageName
 from uwarp.model.trackers import Tracker, Trackers
 
 
@@ -92,7 +92,7 @@ class _Overtaking(Trackers):
 class _Forgetful(ClosedMessages):
     """Takes late segments for a new message."""
 
-    def remembers(self, name: MessageName, kind: Kind, timeout: int) -> bool:
+    def remembers(self, name: MessageName, timeout: int) -> bool:
         return False
 
 
