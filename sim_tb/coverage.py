@@ -22,7 +22,7 @@ from uwarp.model.trackers import Tracker, Trackers
 from uwarp.model.verdict import Datagram, examine
 from uwarp.wire import BROADCAST_IPV4, BROADCAST_MAC, Opcode, vlan_octets
 
-from . import corners, faults, headers, hosting
+from . import corners, faults, headers, hosting, receiving
 from .fuzz import fuzz
 from .instant import InstantModel
 from .messages import messages
@@ -95,7 +95,8 @@ def _list_conditions() -> Iterator[str]:
     for text in (
         "3 QN",
         "4 length",
-        "5 segmented",
+        "5 marks",
+        "5 other MLEN",
         "6 late",
         "7 no receive",
         "8 CQ full",
@@ -109,6 +110,9 @@ def _list_conditions() -> Iterator[str]:
         "10 short, SGE of no octets",
         "11 placed",
         "11 placed, no octets",
+        "12 no map",
+        "14 no tracker",
+        "15 opens",
     ):
         yield f"3 Send {text}"
     for text in (
@@ -405,6 +409,10 @@ class _Seen:
 
     def _send(self, datagram: Datagram, end: Counter) -> str:
         if end is Counter.RX_PLACED:
+            if self.tracker is not None:
+                return "5 marks"
+            if len(datagram.segment.payload) != datagram.segment.mlen:
+                return "15 opens"
             return "11 placed" if datagram.segment.payload else "11 placed, no octets"
         if end is Counter.DROP_RECEIVE_PROTECTION:
             return f"9 {self._protection(datagram)}"
@@ -413,10 +421,12 @@ class _Seen:
         return {
             Counter.DROP_UNTAGGED_QN: "3 QN",
             Counter.DROP_MESSAGE_LENGTH: "4 length",
-            Counter.DROP_SEND_SEGMENTED: "5 segmented",
+            Counter.DROP_RECORD_MISMATCH: "5 other MLEN",
             Counter.DROP_LATE: "6 late",
             Counter.DROP_NO_RECEIVE: "7 no receive",
             Counter.DROP_CQ_FULL: "8 CQ full",
+            Counter.DROP_SEND_SEGMENTED: "12 no map",
+            Counter.DROP_NO_TRACKER: "14 no tracker",
         }[end]
 
     def _sge(self, datagram: Datagram, behind: int) -> tuple[int, int, int]:
@@ -602,6 +612,7 @@ def collect(seed: int = 1, *, matrix: int = 400, trials: int = 3, fuzzed: int = 
     scenario("scenarios", headers.addresses)
     scenario("scenarios", headers.peers)
     scenario("scenarios", faults.every_reason)
+    scenario("scenarios", partial(receiving.long_sends, rounds=2))
     scenario("corners", corners.corners)
     scenario("corners", hosting.broken_memory)
     counters = scenario("corners", corners.overload, write_latency=corners.SLOW)

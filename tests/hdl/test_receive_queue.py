@@ -398,7 +398,7 @@ def test_a_rung_ring_is_read_before_any_send():
         assert bench.counts["bursts"] <= 10
 
     bench.consumes = 1
-    background = [bench.clock, bench.bursts, bench.words, bench.settle]
+    background = [bench.clock, bench.bursts, bench.words, bench.settle, bench.event_requests]
     run(bench.dut, drive, background=background)
 
 
@@ -429,7 +429,8 @@ def test_a_send_that_waits_for_the_ring_of_a_qp_that_goes_down():
         receive = await bench.looked_up(ctx, 4)
         assert receive.available and receive.index == 0
 
-    run(bench.dut, drive, background=[bench.clock, bench.bursts, bench.words, bench.settle])
+    background = [bench.clock, bench.bursts, bench.words, bench.settle, bench.event_requests]
+    run(bench.dut, drive, background=background)
 
 
 @pytest.mark.filterwarnings("ignore::amaranth.hdl.UnusedElaboratable")
