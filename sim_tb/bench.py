@@ -91,7 +91,7 @@ async def received_sends(dut, stalled):
 @_test
 @_stalls
 async def long_sends(dut, stalled):
-    await _play(dut, stalled, receiving.long_sends, 40 if SOAK else 2 if stalled else 6)
+    await _play(dut, stalled, receiving.long_sends, 40 if SOAK else 2 if stalled else 4)
 
 
 @_test

@@ -1,7 +1,8 @@
 """Every kind of header around every kind of datagram, against the model: P3 to P9, P13, P31.
 
-``sim_tb.matrix`` makes the frames with scapy and says what each must end in. The gateware gets the
-same frames in ``test_bench_nic``.
+``sim_tb.matrix`` makes the frames with scapy and says what each must end in. Model and gateware get
+all of them in ``test_bench_nic``; here each frame is looked at by itself, a sample of them in short
+runs.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from uwarp.contract import Counter
 from uwarp.wire import ip_text, ipv4_text, mac_text
 
 SEED = 1
+ALL = 9 * 10 * 50
 
 
+@pytest.mark.parametrize("count", [1000, pytest.param(ALL, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("tags", TAGS, ids=lambda tags: tags.name)
-def test_p3_p4_p5_p6_p8_p9_p13_p19_p31_matrix(tags) -> None:
+def test_p3_p4_p5_p6_p8_p9_p13_p19_p31_matrix(tags, count) -> None:
     bench = make_bench()
     host, region = bench.host, bench.plain
     target = Target(
@@ -34,7 +37,7 @@ def test_p3_p4_p5_p6_p8_p9_p13_p19_p31_matrix(tags) -> None:
         length=region.length,
     )
     found: Multiset[Counter] = Multiset()
-    for case in matrix(target, random.Random(SEED), tags=[tags]):
+    for case in matrix(target, random.Random(SEED), tags=[tags], count=count):
         if case.takes_receive:
             host.post_receive(QPN, bench.mapped.base_to, 40, bench.mapped.stag)
         before, writes = list(bench.nic.counters), len(bench.memory.writes)
@@ -55,7 +58,8 @@ def test_p3_p4_p5_p6_p8_p9_p13_p19_p31_matrix(tags) -> None:
             assert bench.memory.writes[writes:] == [], what
     host.check_sum()
     assert {counter: host.counter(counter) for counter in found} == found
-    assert host.counter(Counter.RX_FRAMES) == found.total() == 9 * 10 * 50
-    # Three IP headers and three of UDP lead to the five segments that are placed.
-    assert found[Counter.RX_PLACED] == 3 * 3 * 5
+    assert host.counter(Counter.RX_FRAMES) == found.total() == count
     assert len(found) == 10
+    if count == ALL:
+        # Three IP headers and three of UDP lead to the five segments that are placed.
+        assert found[Counter.RX_PLACED] == 3 * 3 * 5

@@ -26,7 +26,9 @@ def test_queue(tmp_path, depth, cycles):
     prove(BufferProof(Queue(WIDTH, depth), room=depth, most=depth), tmp_path, cycles=cycles)
 
 
-@pytest.mark.parametrize("depth, cycles", [(2, 15), (4, 11)])
+@pytest.mark.parametrize(
+    "depth, cycles", [(2, 11), pytest.param(2, 15, marks=pytest.mark.soak), (4, 11)]
+)
 def test_packet_fifo(tmp_path, depth, cycles):
     """P11, P15: commits and discards at any time, with a word and without."""
     unit = PacketFifo(1, depth)

@@ -7,6 +7,7 @@ from receive_bench import bits_of, make_rng, put_stream, run, take, value_of
 from receive_rule import Region, Rule
 from receiver_bench import ReceiverBench, datagram, qp_row
 
+from tests.seeds import seeds
 from uwarp.contract import RECV_WQE, Counter, EventType, Parameters, QpState
 from uwarp_hdl.iwarp.receive_prefetch import ReceivePrefetch, default_depth
 from uwarp_hdl.iwarp.receive_queue import ReceiveQueue
@@ -316,7 +317,7 @@ class QueueBench:
         run(self.dut, drive, background=background, max_cycles=max_cycles)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(1, 9))
 @pytest.mark.parametrize(("depth", "stall", "consumes"), [(16, 0.0, 0.95), (4, 0.3, 0.5)])
 def test_at_random(seed, depth, stall, consumes):
     """Rings of 1 to 128 receives over page ends, resets with reads on their way (P24, P32, P33)."""
@@ -441,8 +442,15 @@ def test_depth_is_checked():
     assert [default_depth(Parameters(n_qp=n)) for n in (4, 64, 128, 1024)] == [64, 64, 32, 8]
 
 
-@pytest.mark.parametrize("n_qp", [1, 16])
-@pytest.mark.parametrize("read_delay", [156, 590])
+@pytest.mark.parametrize(
+    "n_qp, read_delay",
+    [
+        (1, 590),
+        (16, 156),
+        pytest.param(1, 156, marks=pytest.mark.soak),
+        pytest.param(16, 590, marks=pytest.mark.soak),
+    ],
+)
 def test_rate(n_qp, read_delay):
     """11 cycles a Send of one octet, from one QP and from 16 in turn: less than on the wire.
 

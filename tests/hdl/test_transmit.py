@@ -63,12 +63,12 @@ FLAGS = {
 
 
 def test_every_small_length():
-    """0 to 130 octets of each opcode, the source alignment and the flags turning with them."""
+    """0 to 70 octets of each opcode, and around 128, any alignment, the flags turning."""
     bench = Bench(1000, stall=0.2)
     bench.set_qp(0)
     messages = []
     for opcode in HEADERS:
-        for length in range(131):
+        for length in (*range(71), *range(126, 131)):
             flags = FLAGS[opcode][length % len(FLAGS[opcode])]
             flags |= SIGNALED if bench.rng.random() < 0.7 else 0
             fields = {"flags": flags, "remote_to": bench.rng.getrandbits(64)}
@@ -127,7 +127,7 @@ def test_path_mtu_and_granule(path_mtu):
     for granule_log2 in sorted({6, path_mtu.bit_length() - 2, path_mtu.bit_length() - 1}):
         if 1 << granule_log2 > path_mtu - 62:
             continue
-        length = path_mtu + bench.rng.randrange(path_mtu)
+        length = path_mtu + bench.rng.randrange(2000)
         offset = bench.rng.randrange(4096)
         fields = {"granule_log2": granule_log2, "remote_to": bench.rng.getrandbits(64)}
         messages.append((bench.rng.choice(TAGGED), offset, length, fields))
