@@ -97,7 +97,7 @@ class Receiver:
         tracker = self._trackers.open(datagram, qp.row, placement)
         if tracker is None:
             return Counter.DROP_NO_TRACKER
-        qp.rq_consumer = (qp.rq_consumer + 1) & 0xFFFF_FFFF
+        qp.take_receive()
         return self._place_in(tracker, qp, datagram)
 
     def _place_in(self, tracker: Tracker, qp: QueuePair, datagram: Datagram) -> Counter:
@@ -118,10 +118,9 @@ class Receiver:
         fields = datagram.cqe_fields() | {
             "status": status,
             "valid": len(datagram.segment.payload) if status is Status.SUCCESS else 0,
-            "wqe_index": qp.rq_consumer & 0xFFFF,
+            "wqe_index": qp.take_receive(),
         }
         self._completions.write(qp.row.recv_cq, qp.receive_cqe(fields))
-        qp.rq_consumer = (qp.rq_consumer + 1) & 0xFFFF_FFFF
 
     def _write(self, qp: QueuePair, datagram: Datagram) -> Counter:
         segment = datagram.segment

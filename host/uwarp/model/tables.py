@@ -138,6 +138,12 @@ class QueuePair:
             "tail_map": 0,
         }
 
+    def take_receive(self) -> int:
+        """Consume the next receive WQE; returns the low half of its index."""
+        index = self.rq_consumer
+        self.rq_consumer = (index + 1) & 0xFFFF_FFFF
+        return index & 0xFFFF
+
     def take_msn(self) -> int:
         msn = self.next_msn
         self.next_msn = (msn + 1) & 0xFFFF_FFFF
