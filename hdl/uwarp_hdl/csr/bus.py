@@ -26,8 +26,7 @@ class AccessSignature(wiring.Signature):
     """An access to a register: ``request`` and the rest are held until ``done``, a strobe.
 
     ``value`` is the register's with ``done``. A request that is withdrawn before (by a reset of its
-    initiator) never happened. With ``begins`` a write to ``ahead`` is requested in
-    the next cycle.
+    initiator) never happened. With ``begins`` a write to ``ahead`` is requested in the next cycle.
     """
 
     def __init__(self) -> None:

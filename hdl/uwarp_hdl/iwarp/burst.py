@@ -8,7 +8,8 @@
                                         v
                      done, error -------+-----------> answered, fault
 
-One burst a cycle; the first one a cycle after the command.
+One burst a cycle; the first one a cycle after the command. None crosses 128 octets, hence none a
+4 KiB page, which AXI forbids (Arm IHI 0022, A3.4.1).
 """
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal
@@ -16,19 +17,15 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
-from uwarp.contract import Parameters
+from uwarp.contract import BURST_WORDS, Parameters
 
 from ..layouts import Burst
 from ..stream.queue import Queue
 from .receive_layouts import fault_layout
 
-__all__ = ["BLOCK_WORDS", "BlockRun", "BurstSplitter", "WriteBursts", "block_run_layout"]
+__all__ = ["BlockRun", "BurstSplitter", "WriteBursts", "block_run_layout"]
 
-BLOCK_WORDS = 16
-"""No burst crosses a multiple of this many words (128 octets): so none crosses a 4 KiB page, which
-AXI forbids (Arm IHI 0022, A3.4.1), and none is longer (device behaviour, section 8)."""
-
-_BLOCK_LOG2 = BLOCK_WORDS.bit_length() - 1
+_BLOCK_LOG2 = BURST_WORDS.bit_length() - 1
 
 
 class BlockRun(data.Struct):
@@ -45,7 +42,7 @@ def block_run_layout(parameters: Parameters) -> data.StructLayout:
 
 
 class BurstSplitter(wiring.Component):
-    """Bursts of a run of words, in order, cut at multiples of ``BLOCK_WORDS``.
+    """Bursts of a run of words, in order, cut at multiples of ``BURST_WORDS``.
 
     Members
     -------
@@ -70,7 +67,7 @@ class BurstSplitter(wiring.Component):
         m.d.comb += [
             self.bursts.valid.eq(active),
             self.bursts.payload.address.eq(Cat(C(0, 3), first, block)),
-            self.bursts.payload.beats.eq(Mux(self.final, last, BLOCK_WORDS - 1) - first),
+            self.bursts.payload.beats.eq(Mux(self.final, last, BURST_WORDS - 1) - first),
             self.commands.ready.eq(~active),
         ]
         with m.If(self.bursts.valid & self.bursts.ready):

@@ -10,12 +10,12 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
-from uwarp.contract import CqeFlag, Parameters, Status
+from uwarp.contract import BURST_WORDS, CqeFlag, Parameters, Status
 
 from ..interfaces import WriteClientSignature
 from ..layouts import Completion
 from ..stream.queue import Queue
-from .burst import BLOCK_WORDS, WriteBursts
+from .burst import WriteBursts
 from .receive_layouts import TICKET_WIDTH, PendingCompletion, fault_layout, map_run_layout
 from .snapshot import EdgeBytes, MapWord
 
@@ -102,7 +102,7 @@ class MapWriter(wiring.Component):
         m.d.sync += placed.eq(
             self.orders.valid & ~self.orders.ready & reached(self.retired, order.ticket)
         )
-        position = Signal(range(BLOCK_WORDS))
+        position = Signal(range(BURST_WORDS))
         left = Signal(24)
         final = Signal()
         has_map = Signal()
@@ -115,7 +115,7 @@ class MapWriter(wiring.Component):
         discard = Signal()
         m.d.sync += [
             seen.eq(self.runs.valid & ~self.runs.ready),
-            end.eq(run.word[: exact_log2(BLOCK_WORDS)] + run.words - 1),
+            end.eq(run.word[: exact_log2(BURST_WORDS)] + run.words - 1),
             empty.eq(run.words == 0),
         ]
         beat = self.write.beats

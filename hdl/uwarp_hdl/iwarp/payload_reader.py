@@ -15,7 +15,7 @@ from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from uwarp.contract import EventType, Parameters
+from uwarp.contract import BURST_WORDS, EventType, Parameters
 
 from ..interfaces import ReadClientSignature
 from ..layouts import EventRequest, ReadBeat
@@ -27,7 +27,6 @@ from .segment import ReadJob
 __all__ = ["PayloadReader", "PayloadWord"]
 
 FIFO_WORDS = 512
-BURST_WORDS = 16
 JOBS = 32
 
 _COUNT_WIDTH = LENGTH_WIDTH - 2

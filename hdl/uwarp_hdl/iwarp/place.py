@@ -13,11 +13,11 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
-from uwarp.contract import Parameters
+from uwarp.contract import BURST_WORDS, Parameters
 
 from ..interfaces import WriteClientSignature
 from ..layouts import PacketBeat
-from .burst import BLOCK_WORDS, WriteBursts
+from .burst import WriteBursts
 from .receive_layouts import TICKET_WIDTH, PlaceCommand, fault_layout
 
 __all__ = ["Placer"]
@@ -85,13 +85,13 @@ class Placer(wiring.Component):
         out_left = Signal(14)
         exhausted = Signal()
         final = Signal()
-        position = Signal(range(BLOCK_WORDS))
+        position = Signal(range(BURST_WORDS))
         head_strobe = Signal(8)
         tail_strobe = Signal(8)
         m.d.comb += [
             bursts.commands.payload.run.word.eq(command.address[3:]),
             bursts.commands.payload.run.end.eq(
-                (command.address[: 3 + exact_log2(BLOCK_WORDS)] + command.length - 1)[3:]
+                (command.address[: 3 + exact_log2(BURST_WORDS)] + command.length - 1)[3:]
             ),
             bursts.commands.payload.qpn.eq(command.qpn),
             bursts.commands.valid.eq(self.commands.valid & ~active & ~command.drop),

@@ -16,7 +16,7 @@ from amaranth.lib import data, fifo, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
-from uwarp.contract import RECV_WQE, EventType, Parameters, QpState
+from uwarp.contract import BURST_WORDS, RECV_WQE, EventType, Parameters, QpState
 
 from ..interfaces import ReadClientSignature, TableReadSignature
 from ..layouts import QP_ROW, RECV_WQE_LAYOUT, EventRequest
@@ -25,8 +25,8 @@ from ..stream.queue import Queue
 __all__ = ["CachedReceive", "ReceivePrefetch", "check_depth", "default_depth", "fill_layout"]
 
 FLIGHTS = 16
-LARGEST_BURST = 4
 WQE_WORDS = RECV_WQE.size // 8
+LARGEST_BURST = BURST_WORDS // WQE_WORDS
 CACHED_WQES = 4096
 
 

@@ -16,7 +16,7 @@ from .enums import (
     Table,
     WqeFlag,
 )
-from .parameters import Parameters
+from .parameters import BURST_WORDS, Parameters
 from .registers import (
     ADDRESS_BITS,
     DOORBELL_BASE,
@@ -49,6 +49,7 @@ from .tables import (
 
 __all__ = [
     "ADDRESS_BITS",
+    "BURST_WORDS",
     "COUNTER_MEANINGS",
     "CQE",
     "CQ_ENTRY",

@@ -12,18 +12,10 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 from pathlib import Path
 
+from . import enums
 from .counters import COUNTER_MEANINGS, Counter
 from .descriptors import CQE, EVENT, RECV_WQE, SEND_WQE
-from .enums import (
-    Access,
-    CloseTarget,
-    CqeFlag,
-    EventType,
-    QpState,
-    Status,
-    Table,
-    WqeFlag,
-)
+from .enums import CqeFlag, QpState, Status, WqeFlag
 from .registers import (
     ADDRESS_BITS,
     DOORBELL_BASE,
@@ -40,22 +32,13 @@ from .registers import (
     counter_address,
 )
 from .structure import Field, Structure
-from .tables import CQ_ENTRY, MODERATION_ENTRY, PORT_ENTRY, QP_ENTRY, REGION_ENTRY
+from .tables import TABLES
 
 __all__ = ["c_header", "main", "register_reference"]
 
 _RING_ENTRIES = (SEND_WQE, RECV_WQE, CQE, EVENT)
-_TABLE_ROWS = (QP_ENTRY, REGION_ENTRY, CQ_ENTRY, PORT_ENTRY, MODERATION_ENTRY)
-_ENUMS: tuple[type[Enum], ...] = (
-    Access,
-    CloseTarget,
-    CqeFlag,
-    EventType,
-    QpState,
-    Status,
-    Table,
-    WqeFlag,
-)
+_TABLE_ROWS = tuple(TABLES.values())
+_ENUMS: tuple[type[Enum], ...] = tuple(getattr(enums, name) for name in enums.__all__)
 _PREFIXES: dict[type[Enum], str] = {QpState: "QP_STATE", CqeFlag: "CQE_FLAG", WqeFlag: "WQE_FLAG"}
 
 _C_PROLOGUE = """\

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Parameters"]
+__all__ = ["BURST_WORDS", "Parameters"]
+
+#: Words of 8 octets of the longest DMA burst; none crosses a multiple of as many (section 8).
+BURST_WORDS = 16
 
 
 def _power_of_two(name: str, value: int, low: int, high: int) -> None:

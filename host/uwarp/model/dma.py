@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from uwarp.contract import Counter
+from uwarp.contract import BURST_WORDS, Counter
 
 from .memory import Memory, MemoryFault
 
 __all__ = ["BURST_OCTETS", "Dma"]
 
-BURST_OCTETS = 16 * 8
-"""A burst ends at a multiple of this."""
-
 _WORD = 8
+
+BURST_OCTETS = BURST_WORDS * _WORD
+"""A burst ends at a multiple of this."""
 
 
 def _pieces(address: int, length: int, size: int) -> Iterator[slice]:
