@@ -5,22 +5,26 @@ from amaranth.lib import data, enum
 from uwarp.contract import (
     CQ_ENTRY,
     CQE,
+    GROUP_ENTRY,
     MODERATION_ENTRY,
     PORT_ENTRY,
     QP_ENTRY,
     RECV_WQE,
     REGION_ENTRY,
     SEND_WQE,
+    SEND_WQE_EXTENSION,
     Structure,
 )
 
 __all__ = [
     "CQ_ROW",
+    "GROUP_ROW",
     "MODERATION_ROW",
     "PORT_ROW",
     "QP_ROW",
     "RECV_WQE_LAYOUT",
     "REGION_ROW",
+    "SEND_WQE_EXTENSION_LAYOUT",
     "SEND_WQE_LAYOUT",
     "Burst",
     "CloseRequest",
@@ -33,6 +37,8 @@ __all__ = [
     "PacketBeat",
     "PortConfig",
     "ReadBeat",
+    "ReadOpening",
+    "ReadRequest",
     "RingDoorbell",
     "WriteBeat",
     "structure_layout",
@@ -50,7 +56,9 @@ REGION_ROW = structure_layout(REGION_ENTRY)
 CQ_ROW = structure_layout(CQ_ENTRY)
 PORT_ROW = structure_layout(PORT_ENTRY)
 MODERATION_ROW = structure_layout(MODERATION_ENTRY)
+GROUP_ROW = structure_layout(GROUP_ENTRY)
 SEND_WQE_LAYOUT = structure_layout(SEND_WQE)
+SEND_WQE_EXTENSION_LAYOUT = structure_layout(SEND_WQE_EXTENSION)
 RECV_WQE_LAYOUT = structure_layout(RECV_WQE)
 
 
@@ -70,7 +78,8 @@ class PacketBeat(data.Struct):
 class PortConfig(data.Struct):
     """Port registers. Addresses are numbers, the first octet on the wire most significant.
 
-    ``accept_multicast`` and ``accept_foreign`` are the bits MULTICAST and PROMISCUOUS of FILTER.
+    ``accept_multicast``, ``accept_foreign`` and ``loop_groups`` are the bits MULTICAST, PROMISCUOUS
+    and LOOP_GROUPS of FILTER.
     """
 
     enable: 1
@@ -80,6 +89,7 @@ class PortConfig(data.Struct):
     mtu: 16
     accept_multicast: 1
     accept_foreign: 1
+    loop_groups: 1
 
 
 class EventRing(data.Struct):
@@ -175,11 +185,43 @@ class ReadBeat(data.Struct):
     error: 1
 
 
+class ReadOpening(data.Struct):
+    """The tracker of a Read, to be opened (device behaviour, 7.7): for ``mlen`` octets at ``addr``
+    of the region of ``lkey``, named by the responder's address and port."""
+
+    qpn: 16
+    msn: 32
+    lkey: 32
+    addr: 64
+    mlen: 32
+    source_ip: 128
+    source_port: 16
+    wqe_index: 16
+
+
+class ReadRequest(data.Struct):
+    """A Read Request accepted, to be answered (device behaviour, 7.8): ``size`` octets from DMA
+    address ``address``, to ``source_ip`` (IPv4 mapped)."""
+
+    qpn: 16
+    source_mac: 48
+    source_ip: 128
+    source_port: 16
+    msn: 32
+    sink_stag: 32
+    sink_to: 64
+    size: 32
+    address: 64
+
+
 class Datagram(data.Struct):
     """A datagram that passed every check of section 2 of the device behaviour.
 
-    ``qpn`` is the port's. ``stag`` and ``to`` are of tagged, ``qn`` of untagged segments; ``msn``,
-    ``mo``, ``mlen`` of all but the plain Write (0 there). Of the payload stream ``payload_length``
+    ``qpn`` is the port's, or a member's of the group (``group``); ``own`` says that the frame's
+    source MAC is the port's own. ``stag`` and ``to`` are of tagged, ``qn`` of untagged segments;
+    ``msn``, ``mo``, ``mlen`` of all but the plain Write (0 there). Of a Read Request ``stag``, ``to`` and
+    ``mlen`` are source STag, source TO and size, ``immediate`` and ``sink_to`` the sink's STag and
+    TO, and what follows its 28 octets is payload. Of the payload stream ``payload_length``
     octets are its payload: with ``payload_offset`` the position (0 to 7) of the first one in the
     first beat, and no beat at all if there are none.
     """
@@ -198,5 +240,9 @@ class Datagram(data.Struct):
     mo: 32
     mlen: 32
     immediate: 32
+    sink_to: 64
+    source_mac: 48
+    group: 1
+    own: 1
     payload_length: 16
     payload_offset: 3

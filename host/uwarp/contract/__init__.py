@@ -5,7 +5,15 @@ What the device does with them is written in ``docs/device.md``.
 """
 
 from .counters import COUNTER_MEANINGS, DROPS, Counter, outcome_sum
-from .descriptors import CQE, EVENT, RECV_WQE, SEND_WQE
+from .descriptors import (
+    CQE,
+    EVENT,
+    INLINE_OCTETS,
+    MAX_SGE,
+    RECV_WQE,
+    SEND_WQE,
+    SEND_WQE_EXTENSION,
+)
 from .enums import (
     Access,
     CloseTarget,
@@ -39,6 +47,8 @@ from .registers import (
 from .structure import Field, Structure
 from .tables import (
     CQ_ENTRY,
+    GROUP_ENTRY,
+    GROUP_MEMBERS,
     MODERATION_ENTRY,
     PORT_ENTRY,
     QP_ENTRY,
@@ -58,7 +68,11 @@ __all__ = [
     "DOORBELL_PAGE",
     "DROPS",
     "EVENT",
+    "GROUP_ENTRY",
+    "GROUP_MEMBERS",
+    "INLINE_OCTETS",
     "MAGIC",
+    "MAX_SGE",
     "MODERATION_ENTRY",
     "PORT_ENTRY",
     "QP_ENTRY",
@@ -66,6 +80,7 @@ __all__ = [
     "REGION_ENTRY",
     "REGISTERS",
     "SEND_WQE",
+    "SEND_WQE_EXTENSION",
     "TABLES",
     "TICK_CYCLES",
     "VERSION",

@@ -36,15 +36,23 @@ class Access(IntFlag):
 
 
 class WqeFlag(IntFlag):
-    """Flags of a send WQE."""
+    """Flags of a send WQE. The last three ask for a wide ring, but for VLAN.
+
+    INLINE: the message is in the WQE's extension, not in SGEs. IPV6: the destination is the
+    extension's. VLAN: the frame has a VLAN tag.
+    """
 
     SIGNALED = 1
     SOLICITED = 2
     IMMEDIATE = 4
+    VLAN = 8
+    INLINE = 16
+    IPV6 = 32
 
 
 class Status(IntEnum):
-    """Status of a completion, numbered as ``ibv_wc_status``; PARTIAL is this project's own."""
+    """Status of a completion, numbered as ``ibv_wc_status``; NO_TRACKER (of a Read) and PARTIAL are
+    this project's own."""
 
     SUCCESS = 0
     LOC_LEN_ERR = 1
@@ -52,6 +60,7 @@ class Status(IntEnum):
     LOC_PROT_ERR = 4
     WR_FLUSH_ERR = 5
     GENERAL_ERR = 21
+    NO_TRACKER = 30
     PARTIAL = 0x80
 
 
@@ -80,6 +89,7 @@ class Table(IntEnum):
     CQ = 2
     PORT = 3
     MODERATION = 4
+    GROUP = 5
 
 
 class CloseTarget(IntEnum):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from . import enums
 from .counters import COUNTER_MEANINGS, Counter
-from .descriptors import CQE, EVENT, RECV_WQE, SEND_WQE
+from .descriptors import CQE, EVENT, RECV_WQE, SEND_WQE, SEND_WQE_EXTENSION
 from .enums import CqeFlag, QpState, Status, WqeFlag
 from .registers import (
     ADDRESS_BITS,
@@ -36,7 +36,7 @@ from .tables import TABLES
 
 __all__ = ["c_header", "main", "register_reference"]
 
-_RING_ENTRIES = (SEND_WQE, RECV_WQE, CQE, EVENT)
+_RING_ENTRIES = (SEND_WQE, SEND_WQE_EXTENSION, RECV_WQE, CQE, EVENT)
 _TABLE_ROWS = tuple(TABLES.values())
 _ENUMS: tuple[type[Enum], ...] = tuple(getattr(enums, name) for name in enums.__all__)
 _PREFIXES: dict[type[Enum], str] = {QpState: "QP_STATE", CqeFlag: "CQE_FLAG", WqeFlag: "WQE_FLAG"}

@@ -21,13 +21,16 @@ class Parameters:
 
     ``n_cq`` completion queues share their doorbell pages with the ``n_qp`` queue pairs, hence are
     as many. ``map_bits`` is the on-chip validity map, one bit a granule. ``n_closed`` is the number
-    of names of closed messages that are remembered.
+    of names of closed messages that are remembered, ``n_group`` that of multicast groups,
+    ``n_read`` that of Read Requests of peers that can wait.
     """
 
     n_qp: int = 64
     n_region: int = 256
     n_tracker: int = 16
     n_closed: int = 256
+    n_group: int = 16
+    n_read: int = 16
     map_bits: int = 256 * 1024
     max_mtu: int = 9000
     clock_hz: int = 156_250_000
@@ -37,6 +40,8 @@ class Parameters:
         _power_of_two("n_region", self.n_region, 4, 65536)
         _power_of_two("n_tracker", self.n_tracker, 2, 64)
         _power_of_two("n_closed", self.n_closed, 16, 65536)
+        _power_of_two("n_group", self.n_group, 2, 256)
+        _power_of_two("n_read", self.n_read, 2, 64)
         _power_of_two("map_bits", self.map_bits, 1024, 1 << 24)
         if not 576 <= self.max_mtu <= 9216:
             raise ValueError(f"max_mtu is {self.max_mtu}; it takes 576 to 9216")

@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 MAGIC = 0x5052_5755
-VERSION = 0x0001_0001
+VERSION = 0x0002_0000
 ADDRESS_BITS = 23
 DOORBELL_BASE = 0x10_0000
 DOORBELL_PAGE = 0x1000
@@ -70,6 +70,8 @@ class Register(Enum):
     MAP_BITS = RegisterInfo(0x018, AccessMode.RO, "bits of the on-chip validity map")
     MAX_MTU = RegisterInfo(0x01C, AccessMode.RO, "largest MTU, octets")
     CLOCK_HZ = RegisterInfo(0x020, AccessMode.RO, "clock frequency, Hz")
+    N_GROUP = RegisterInfo(0x024, AccessMode.RO, "rows of the group table")
+    N_READ = RegisterInfo(0x028, AccessMode.RO, "Read Requests of peers that can wait at once")
     CONTROL = RegisterInfo(0x040, AccessMode.RW, "Control")
     STATUS = RegisterInfo(0x044, AccessMode.RO, "DeviceStatus")
     TIME_LOW = RegisterInfo(
@@ -160,10 +162,12 @@ class Control:
 
 
 class Filter:
-    """Bits of FILTER: frames that go to the management port instead of being dropped."""
+    """Bits of FILTER. The first two name frames that go to the management port instead of being
+    dropped."""
 
     MULTICAST = 1 << 0  # those to a multicast MAC address
     PROMISCUOUS = 1 << 1  # those to a foreign unicast MAC address
+    LOOP_GROUPS = 1 << 2  # own frames to a multicast or broadcast MAC address also come in again
 
 
 class DeviceStatus:

@@ -10,6 +10,8 @@ from .structure import Field, Structure
 
 __all__ = [
     "CQ_ENTRY",
+    "GROUP_ENTRY",
+    "GROUP_MEMBERS",
     "MODERATION_ENTRY",
     "PORT_ENTRY",
     "QP_ENTRY",
@@ -26,23 +28,25 @@ QP_ENTRY = Structure(
         Field("state", 4, "QpState; receives in RTR and RTS, sends in RTS"),
         Field("sq_log2", 4, "log2 of the send ring's entries, 0 to 15"),
         Field("rq_log2", 4, "log2 of the receive ring's entries, 0 to 15"),
-        Field("_reserved0", 4),
+        Field("sq_wide", 1, "entries of the send ring are 128 octets: WQE and extension"),
+        Field("_reserved0", 3),
         Field("pd", 16, "protection domain"),
         Field("udp_port", 16, "source port of what it sends; the port table says what it receives"),
-        Field("path_mtu", 16, "largest IPv4 datagram it sends, in octets: 576 to MAX_MTU"),
+        Field("path_mtu", 16, "largest IP datagram it sends, in octets: 576 to MAX_MTU"),
         Field("send_cq", 16, "CQ of its sends"),
         Field("recv_cq", 16, "CQ of its receives"),
         Field(
             "timeout", 16, "silence after which a message closes as partial, in ticks; 1 to 32767"
         ),
         Field("opcodes", 16, "bit n set: RDMAP opcode n is accepted"),
-        Field("_reserved1", 16),
-        Field("sq_addr", 56, "DMA address of the send ring, in units of 64 octets"),
+        Field("send_burst", 16, "octets that its bucket holds beyond 64, in units of 64"),
+        Field("sq_addr", 56, "DMA address of the send ring, in units of 64 octets; even if wide"),
         Field("rq_addr", 56, "DMA address of the receive ring, in units of 64 octets"),
         Field("peer_ip", 128, "whom it listens to: an IPv6 address, IPv4 mapped into it"),
         Field("peer_mask", 128, "bits of peer_ip that must agree; 0 listens to every address"),
         Field("peer_port", 16, "UDP port it listens to; 0 listens to every port"),
-        Field("_reserved2", 48),
+        Field("_reserved1", 16),
+        Field("send_rate", 32, "octets on the wire a tick, in units of 1/256; 0 sets no limit"),
     ),
 )
 
@@ -84,12 +88,14 @@ CQ_ENTRY = Structure(
 PORT_ENTRY = Structure(
     "port_entry",
     8,
-    "Names the QP of a UDP port. Row b * n_qp + r is row r of bank b; see port_rows.",
+    "Names the QP, or the group, of a UDP port. Row b * n_qp + r is row r of bank b; see "
+    "port_rows.",
     (
         Field("valid", 1, "the row is in use"),
-        Field("_reserved", 15),
+        Field("group", 1, "the port is a group's"),
+        Field("_reserved", 14),
         Field("port", 16, "UDP port"),
-        Field("qpn", 16, "queue pair"),
+        Field("qpn", 16, "queue pair, or row of the group table"),
         Field("_reserved1", 16),
     ),
 )
@@ -104,12 +110,32 @@ MODERATION_ENTRY = Structure(
     ),
 )
 
+#: Members of a group, at most.
+GROUP_MEMBERS = 16
+
+GROUP_ENTRY = Structure(
+    "group_entry",
+    56,
+    "Who receives what comes to a multicast or broadcast address, at the UDP port whose row "
+    "names this row.",
+    (
+        Field("count", 8, "members, 0 to 16; with 0 the row is not in use"),
+        Field("_reserved", 56),
+        Field("address", 128, "the group's IPv6 address, or IPv4 mapped into it"),
+        *(
+            Field(f"member{index}", 16, "queue pair" if index == 0 else "")
+            for index in range(GROUP_MEMBERS)
+        ),
+    ),
+)
+
 TABLES: dict[Table, Structure] = {
     Table.QP: QP_ENTRY,
     Table.REGION: REGION_ENTRY,
     Table.CQ: CQ_ENTRY,
     Table.PORT: PORT_ENTRY,
     Table.MODERATION: MODERATION_ENTRY,
+    Table.GROUP: GROUP_ENTRY,
 }
 
 
