@@ -219,11 +219,11 @@ class Datagram(data.Struct):
 
     ``qpn`` is the port's, or a member's of the group (``group``); ``own`` says that the frame's
     source MAC is the port's own. ``stag`` and ``to`` are of tagged, ``qn`` of untagged segments;
-    ``msn``, ``mo``, ``mlen`` of all but the plain Write (0 there). Of a Read Request ``stag``, ``to`` and
-    ``mlen`` are source STag, source TO and size, ``immediate`` and ``sink_to`` the sink's STag and
-    TO, and what follows its 28 octets is payload. Of the payload stream ``payload_length``
-    octets are its payload: with ``payload_offset`` the position (0 to 7) of the first one in the
-    first beat, and no beat at all if there are none.
+    ``msn``, ``mo``, ``mlen`` of all but the plain Write (0 there). Of a Read Request ``stag``,
+    ``to`` and ``mlen`` are source STag, source TO and size, ``immediate`` and ``sink_to`` the
+    sink's STag and TO, and what follows its 28 octets is payload. Of the payload stream
+    ``payload_length`` octets are the datagram's: with ``payload_offset`` the position (0 to 7) of
+    the first one in the first beat, and no beat at all if there are none.
     """
 
     qpn: 16
