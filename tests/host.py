@@ -221,6 +221,7 @@ class Host:
             "sq_addr": sq.address // 64,
             "rq_addr": rq.address // 64,
         } | fields
+        self.qps.pop(number, None)
         self.write_row(Table.QP, number, state=QpState.RESET)
         self.modify_qp(number, **row)
         self.add_port(port, number)
