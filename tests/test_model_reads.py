@@ -276,6 +276,12 @@ class TestResponse:
         for msn in (3, 4):  # nothing waits any more
             bench.gets(Counter.RX_PLACED, request(bench.plain, 0, 10, msn))
 
+    def test_nothing_follows_octets_that_cannot_be_read(self, bench: Bench) -> None:
+        """Memory begins 100 octets into the region: only the first segment would fail."""
+        source = bench.host.add_region(3, 4000, dma_addr=bench.memory.base - 100)
+        bench.receive(request(source, 0, 4000))
+        assert frames(bench) == []
+
     def test_p32_reset_discards_responses(self, bench: Bench) -> None:
         host = bench.host
         host.add_qp(5, port=PORT + 5)
