@@ -177,7 +177,7 @@ async def reads(stage: Stage, rounds: int) -> None:
 
 
 async def reads_in_silence(stage: Stage) -> None:
-    """P23: a Read that nobody answers, and one answered in part, time out; an overlap closes one."""
+    """P23: a Read without answer, or with part of one, times out; an overlap closes one."""
     await readable(stage)
     reader = _Requester(stage, 2)
     works, answers = zip(*(reader.post(8192 * place, 5000) for place in range(3)), strict=True)
