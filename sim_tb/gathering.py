@@ -33,7 +33,7 @@ async def create_wide(stage: Stage) -> None:
 def wide_request(stage: Stage, opcode: Opcode, *lengths: int, **fields: int) -> dict[str, int]:
     """A WQE that gathers pieces of these lengths from anywhere in the source region."""
     rng, source = stage.rng, stage.source
-    given = request(stage, opcode, 0, num_sge=len(lengths), length=sum(lengths))
+    given = request(stage, opcode, 0) | {"num_sge": len(lengths), "length": sum(lengths)}
     for index, length in enumerate(lengths):
         name = f"sge{index}" if index else "sge"
         given |= {
@@ -83,8 +83,8 @@ async def gathered(stage: Stage, count: int) -> None:
     for length in range(INLINE_OCTETS + 1):
         fields = _destination(stage)
         fields["flags"] |= WqeFlag.INLINE
-        inline = {"inline": rng.randbytes(length), "num_sge": 0, "length": length}
-        work.append(request(stage, rng.choice(opcodes), 0, **fields, **inline))
+        fields |= {"inline": rng.randbytes(length), "num_sge": 0, "length": length}
+        work.append(request(stage, rng.choice(opcodes), 0) | fields)
     rng.shuffle(work)
     for start in range(0, len(work), _BATCH):
         await stage.post_send(WIDE_QP, *work[start : start + _BATCH])
@@ -100,6 +100,7 @@ async def gather_errors(stage: Stage) -> None:
     record, source = Opcode.WRITE_RECORD, stage.source
     inline, signaled = WqeFlag.INLINE | WqeFlag.SIGNALED, WqeFlag.SIGNALED
     end = source.base_to + source.length
+    longest = 0xFFFF_FFFF
 
     def wide(*lengths: int, **fields: int) -> dict[str, int]:
         return wide_request(stage, record, *lengths, **fields)
@@ -109,8 +110,8 @@ async def gather_errors(stage: Stage) -> None:
         (operation, wide(1, 1, 1, 1, num_sge=255)),
         (operation, wide(1, 2, 3, length=7)),
         (operation, wide(1, 2, 3, num_sge=2)),
-        (operation, wide(1, 2, sge1_length=0xFFFF_FFFF, length=0)),
-        (protection, wide(0xFFFF_FFFF, 0, sge_addr=source.base_to, length=0xFFFF_FFFF)),
+        (operation, wide(1, 2, sge1_length=longest, length=0)),
+        (protection, wide(8, 0, sge_length=longest, length=longest)),
         (operation, wide(3, flags=inline)),
         (operation, wide(flags=inline, length=INLINE_OCTETS + 1)),
         *(

@@ -112,10 +112,8 @@ class _Requester:
         work = request(
             stage,
             Opcode.READ_REQUEST,
-            0,
-            length=octets,
+            octets,
             sge_addr=to,
-            sge_length=octets,
             sge_lkey=sink.stag,
             dest_port=PEER_PORT,
             flags=stage.rng.choice((0, WqeFlag.SIGNALED)),
