@@ -120,7 +120,8 @@ def _destination(qp: QP, wr: SendWR, kind: _Kind) -> tuple[dict[str, int], dict[
         extension["dest_ipv6"] = ah.ip
     else:
         raise refuse(
-            "this QP was made for IPv4 destinations only: make it with ipv6=True", errno.EAFNOSUPPORT
+            "this QP was made for IPv4 destinations only: make it with ipv6=True",
+            errno.EAFNOSUPPORT,
         )
     return fields, extension
 

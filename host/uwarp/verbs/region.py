@@ -193,7 +193,7 @@ class MR(Resource):
         # The row keeps its other fields: messages that are open close by them.
         self._write_row(valid=False)
         users = [qp for qp in self.context._qps.values() if qp.pd is self.pd]
-        if self.access & IBV_ACCESS_REMOTE_READ or any(qp._sq.outstanding for qp in users):
+        if any(self.access & IBV_ACCESS_REMOTE_READ or qp._sq.outstanding for qp in users):
             self.context._settle_sends()
         if users:
             self.context._settle_receives(CloseTarget.REGION, self._row)

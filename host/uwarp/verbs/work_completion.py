@@ -36,8 +36,8 @@ class WC:
     time : of completion, in cycles of the device's clock.
     validity : which of the octets spoken of are valid; only for a Read, and for a Write-Record or a
         Send of many datagrams that arrived, in a region that is still open. (Of a Send of one
-        datagram all octets are there.) Taken when the completion is polled, so poll before the region's same
-        octets are written again.
+        datagram all octets are there.) Taken when the completion is polled, so poll before the
+        region's same octets are written again.
     """
 
     wr_id: int = 0
