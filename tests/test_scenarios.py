@@ -1,6 +1,6 @@
 """Wide send rings, Reads, groups and loopback: scenarios on the gateware beside the model.
 
-P27, P29, P38, P39 and P43 are among them; ``tests/test_bench_nic.py`` plays most of them with stalls
+P27, P29, P38, P39, P43 are among them; ``tests/test_bench_nic.py`` plays most of them with stalls
 on every port.
 """
 
