@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.forms import KINDS, open_pair
+from tests.forms import KINDS
 from uwarp.cli.arguments import Failure
 from uwarp.cli.read_bench import LENGTH, ReadCase, measure_reads
 from uwarp.contract import Parameters
-from uwarp.device import Impairments
+from uwarp.device import Impairments, open_link
 
 ROW_KEYS = {
     "direction", "payload", "mtu", "kind", "length", "open", "frames", "dropped", "cycles", "gbps",
@@ -21,7 +21,7 @@ CLOCK_HZ = Parameters().clock_hz
 @pytest.mark.parametrize(("mtu", "qps"), [(1500, 1), (9000, 4)])
 def test_reads_at_line_rate(kind: str, mtu: int, qps: int) -> None:
     case = ReadCase(mtu, qps)
-    with open_pair(kind) as link:
+    with open_link(kind) as link:
         row = measure_reads(link, case, 8)
     figures = row.figures()
     assert set(figures) == ROW_KEYS
@@ -48,6 +48,6 @@ def test_reads_at_once() -> None:
 
 
 def test_a_read_that_is_not_whole_is_a_failure() -> None:
-    with open_pair("model", impairments=Impairments(loss=0.05, seed=1)) as link:
+    with open_link("model", impairments=Impairments(loss=0.05, seed=1)) as link:
         with pytest.raises(Failure, match=r"PARTIAL|no Read"):
             measure_reads(link, ReadCase(1500), 16)
