@@ -10,6 +10,7 @@ import pytest
 
 from tests.forms import KINDS
 from tests.test_verbs import IPS, IPV6S, PORTS, REMOTE, Pair, Side, octets, refused, request
+from tests.test_verbs_events import hide, take_faults
 from uwarp.contract import CQE, Counter, Parameters, Status
 from uwarp.device import Impairments
 from uwarp.verbs import (
@@ -18,6 +19,8 @@ from uwarp.verbs import (
     GID,
     IBV_ACCESS_LOCAL_WRITE,
     IBV_ACCESS_REMOTE_READ,
+    IBV_EVENT_QP_ACCESS_ERR,
+    IBV_EVENT_QP_FATAL,
     IBV_QP_STATE,
     IBV_QP_TIMEOUT,
     IBV_QPS_ERR,
@@ -25,6 +28,7 @@ from uwarp.verbs import (
     IBV_SEND_INLINE,
     IBV_SEND_SIGNALED,
     IBV_SEND_SOLICITED,
+    IBV_WC_GENERAL_ERR,
     IBV_WC_LOC_PROT_ERR,
     IBV_WC_NO_TRACKER,
     IBV_WC_PARTIAL,
@@ -612,3 +616,42 @@ def test_responder_ends_while_it_answers(pair: Pair, what: str) -> None:
     assert sink.read(wc.byte_len) == octets(200_000)[: wc.byte_len]
     faults = two.context.device.take_faults()  # type: ignore[attr-defined]
     assert bool(faults) == (what == "region")
+
+
+# Memory that fails
+
+
+def test_source_that_cannot_be_read(pair: Pair) -> None:
+    """The responder has an event, and goes on; the Read is partial."""
+    one, two = pair.one, pair.two
+    sink, source = regions(pair, 4096)
+    hide(source)
+    one.qp.post_send(read(one, sink, source, 4000))
+    (wc,) = one.take(1)
+    assert (wc.status, wc.byte_len) == (IBV_WC_PARTIAL, 0)
+    event = two.context.get_async_event(timeout=10)
+    assert (event.event_type, event.qp) == (IBV_EVENT_QP_ACCESS_ERR, two.qp)
+    assert take_faults(two)
+    sink, source = regions(pair, 4096)
+    one.qp.post_send(read(one, sink, source, 4000))
+    assert one.take(1)[0].status == IBV_WC_SUCCESS
+
+
+def test_sink_that_cannot_be_written(pair: Pair) -> None:
+    """The requester's QP has failed: the Read and what was behind it complete with errors."""
+    one = pair.one
+    sink, source = regions(pair, 4096)
+    hide(sink)
+    one.qp.post_send(read(one, sink, source, 4000, wr_id=1))
+    event = one.context.get_async_event(timeout=10)
+    assert (event.event_type, event.qp) == (IBV_EVENT_QP_FATAL, one.qp)
+    assert one.qp.qp_state == IBV_QPS_ERR
+    (wc,) = one.take(1)
+    assert (wc.wr_id, wc.status, wc.opcode) == (1, IBV_WC_GENERAL_ERR, IBV_WC_RDMA_READ)
+    assert (wc.byte_len, wc.validity) == (0, None)
+    assert take_faults(one)
+    one.qp.modify(QPAttr(qp_state=IBV_QPS_RESET), IBV_QP_STATE)
+    one.qp.to_rts(QPAttr())
+    sink, source = regions(pair, 4096)
+    one.qp.post_send(read(one, sink, source, 4000))
+    assert one.take(1)[0].status == IBV_WC_SUCCESS
