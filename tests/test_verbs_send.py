@@ -508,12 +508,12 @@ def test_rate_limit_is_met_and_the_rest_of_the_line_is_the_other_s(kind: str) ->
         Stream(pair.one, target, QPAttr(rate_limit=1_000_000), 31),
         Stream(pair.one, target, QPAttr(), 32),
     ]
-    pair.link.run(30 * TICK_CYCLES)  # the first burst
-    pair.link.records()
-    begin = pair.link.time
-    while pair.link.time < begin + 300 * TICK_CYCLES:
-        for stream in streams:
-            stream.again()
+    for ticks in (30, 300):  # the first burst, and what counts
+        pair.link.records()
+        begin = pair.link.time
+        while pair.link.time < begin + ticks * TICK_CYCLES:
+            for stream in streams:
+                stream.again()
     ends: dict[int, list[int]] = {31: [], 32: []}
     octets_of = {31: 0, 32: 0}
     for record in pair.link.records():
