@@ -7,8 +7,8 @@
     sweep --------+          |
                              +--> dry: a bit a QP
 
-Each QP is refilled once in ``sweep_ticks`` ticks. An operation takes 4 cycles; a datagram is charged
-every 6 cycles at most and a refill is due every 16, so that none is late.
+Each QP is refilled once in ``sweep_ticks`` ticks. An operation takes 4 cycles; a datagram is
+charged every 7 cycles at most and a refill is due every 16, so that none is late.
 """
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal

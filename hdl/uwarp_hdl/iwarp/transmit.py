@@ -17,7 +17,7 @@ The wire's rate for every payload of a Write-Record but the empty one, one messa
 word. The stages are joined by queues; nothing upstream waits for the sender but for room.
 """
 
-from amaranth.hdl import Module, Mux
+from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -170,11 +170,16 @@ class TransmitPath(wiring.Component):
         wiring.connect(m, reader.read, wiring.flipped(self.payload_read))
 
         # Responses come first: they are few, and their requests hold up nobody.
-        responds = responder.messages.valid
+        responds, responded, offered = Signal(), Signal(), Signal()
+        m.d.comb += responds.eq(Mux(offered, responded, responder.messages.valid))
+        m.d.sync += [
+            offered.eq(segmenter.messages.valid & ~segmenter.messages.ready),
+            responded.eq(responds),
+        ]
         m.d.comb += [
             segmenter.messages.p.eq(Mux(responds, responder.messages.p, fetch.messages.p)),
-            segmenter.messages.valid.eq(responds | fetch.messages.valid),
-            responder.messages.ready.eq(segmenter.messages.ready),
+            segmenter.messages.valid.eq(responder.messages.valid | fetch.messages.valid),
+            responder.messages.ready.eq(segmenter.messages.ready & responds),
             fetch.messages.ready.eq(segmenter.messages.ready & ~responds),
             segmenter.pieces.eq(fetch.pieces),
             segmenter.opened.eq(self.opened),
