@@ -67,19 +67,28 @@ def segment_layout(parameters: Parameters) -> data.StructLayout:
             "mo": 32,
             "mlen": 32,
             "immediate": 32,
+            "dest_ip": 128,
+            "vlan_valid": 1,
+            "vlan": 16,
+            "ipv6": 1,
+            "opens": 1,
+            "silent": 1,
+            "sink_to": 64,
         }
     )
 
 
 class ReadJob(data.Struct):
-    """``length`` octets, not 0, from DMA address ``address``, for QP ``qpn``.
+    """A piece of a segment's payload: ``length`` octets, not 0, from DMA address ``address``.
 
-    The first one goes to octet 4 of a word if ``upper``, else to octet 0.
+    For QP ``qpn``. The first one goes to octet ``place`` of a word; ``final`` if no other piece of
+    the segment follows.
     """
 
     address: 64
     length: LENGTH_WIDTH
-    upper: 1
+    place: 3
+    final: 1
     qpn: 16
 
 
@@ -215,7 +224,8 @@ class Segmenter(wiring.Component):
             self.reads.p.address.eq(address),
             self.reads.p.length.eq(length),
             self.reads.p.qpn.eq(message.qpn),
-            self.reads.p.upper.eq(message.opcode == Opcode.SEND),
+            self.reads.p.place.eq(Mux(message.opcode == Opcode.SEND, 4, 0)),
+            self.reads.p.final.eq(1),
         ]
         with m.Switch(message.opcode):
             for opcode, overhead in OVERHEAD.items():
