@@ -73,6 +73,9 @@ class TransmitPath(wiring.Component):
     credits : Out(CreditSignature())
     wqe_read, payload_read : Out(ReadClientSignature())
     tx : Out(PacketSignature())
+    own, group : Out(1)
+        Of the frame that ``tx`` offers: its destination is the port's own MAC address, or has the
+        group bit.
     completions : Out(stream of Completion)
         After the last beat of the message's last frame was taken.
     qp_written : In(TableWriteSignature)
@@ -108,6 +111,8 @@ class TransmitPath(wiring.Component):
                 "wqe_read": Out(ReadClientSignature()),
                 "payload_read": Out(ReadClientSignature()),
                 "tx": Out(PacketSignature()),
+                "own": Out(1),
+                "group": Out(1),
                 "completions": Out(stream.Signature(Completion)),
                 "qp_written": In(TableWriteSignature(QP_ROW, qp_width(parameters))),
                 "read_openings": Out(stream.Signature(ReadOpening)),
@@ -208,6 +213,8 @@ class TransmitPath(wiring.Component):
             sender.write_address.eq(builder.write_address),
             sender.write_data.eq(builder.write_data),
             builder.tail.eq(sender.tail),
+            self.own.eq(sender.own),
+            self.group.eq(sender.group),
             completer.passed.eq(sender.passed & sender.completes),
             builder.finished.eq((sender.passed & ~sender.completes) + completer.finished),
             self.events[Counter.TX_FRAMES].eq(self.tx.valid & self.tx.ready & self.tx.p.last),
