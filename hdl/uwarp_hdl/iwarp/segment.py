@@ -313,7 +313,7 @@ class Segmenter(wiring.Component):
             job.qpn.eq(message.qpn),
         ]
         asked = self.read_openings.p
-        mapped = Cat(message.dest_ip[:32], 0xFFFF)
+        mapped = Cat(message.dest_ip[:32], Const(0xFFFF, 16))
         m.d.comb += [
             asked.qpn.eq(message.qpn),
             asked.msn.eq(row.msn),
