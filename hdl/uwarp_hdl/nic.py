@@ -2,11 +2,11 @@
 
 ::
 
-    rx -> ReceiveGate -> FrameReceiver -> DatagramReceiver --payload, map, WQEs--+
-                              |ports       |qp, region  |credits, completions    |
-                          PortTable     RowTables     CompletionUnit --CQEs-- WriteArbiter -+- dma
-                                           |qp, region  |credits, completions    ReadArbiter+
-    tx <- TransmitGate <-------------- TransmitPath -----payload, WQEs-----------+
+    rx -> ReceiveGate --+--> FrameReceiver -> DatagramReceiver --payload, map, WQEs--+
+                        |        |ports        |qp, region  |credits, completions    |
+                    Loopback  PortTable     RowTables   CompletionUnit --CQEs-- WriteArbiter -+- dma
+                        |                      |qp, region  |credits, completions    ReadArbiter+
+    tx <- TransmitGate -+----------------- TransmitPath -----payload, WQEs-----------+
 
     DMA errors, full CQs of all of these -> EventUnit --events-- WriteArbiter
 
@@ -33,6 +33,7 @@ from .iwarp.receive import DatagramReceiver
 from .iwarp.tables import PortTable, RowTable
 from .iwarp.transmit import TransmitPath
 from .layouts import QP_ROW, REGION_ROW
+from .net.loopback import Loopback
 from .net.receive import FrameReceiver
 from .stream.queue import connect_streams
 
@@ -86,8 +87,9 @@ class Nic(wiring.Component):
         m.submodules.transmit_gate = transmit_gate = TransmitGate()
         m.submodules.write_arbiter = writes = WriteArbiter(4)
         m.submodules.read_arbiter = reads = ReadArbiter(3)
-        m.submodules.control = control = ControlUnit(parameters, sources=7)
+        m.submodules.control = control = ControlUnit(parameters, sources=8)
 
+        loopback = Loopback(parameters)
         frames = FrameReceiver(parameters, datagrams=_DATAGRAMS)
         receiver = DatagramReceiver(parameters, datagrams_ahead=_DATAGRAMS)
         transmitter = TransmitPath(parameters)
@@ -97,6 +99,7 @@ class Nic(wiring.Component):
         queue_pairs = RowTable(QP_ROW, parameters.n_qp, reads=2)
         regions = RowTable(REGION_ROW, parameters.n_region, reads=2)
         clear = ResetInserter(reset.reset)
+        m.submodules.loopback = clear(loopback)
         m.submodules.frames = clear(frames)
         m.submodules.receiver = clear(receiver)
         m.submodules.transmitter = clear(transmitter)
@@ -108,7 +111,8 @@ class Nic(wiring.Component):
 
         # Receive.
         connect_streams(m, self.rx, receive_gate.i)
-        connect_streams(m, receive_gate.o, frames.rx)
+        connect_streams(m, receive_gate.o, loopback.rx)
+        connect_streams(m, loopback.o, frames.rx)
         wiring.connect(m, frames.ports, ports.lookup)
         connect_streams(m, frames.datagrams, receiver.datagrams)
         connect_streams(m, frames.payload, receiver.payload)
@@ -122,9 +126,15 @@ class Nic(wiring.Component):
         ]
 
         # Transmit.
-        connect_streams(m, transmitter.tx, transmit_gate.i)
+        connect_streams(m, transmitter.tx, loopback.sent)
+        connect_streams(m, loopback.tx, transmit_gate.i)
         connect_streams(m, transmit_gate.o, self.tx)
-        m.d.comb += transmitter.config.eq(control.config)
+        m.d.comb += [
+            transmitter.config.eq(control.config),
+            loopback.own.eq(transmitter.own),
+            loopback.group.eq(transmitter.group),
+            loopback.loop_groups.eq(control.config.loop_groups),
+        ]
 
         # What both look up, reserve and complete.
         m.d.comb += completion.time.eq(control.time)
@@ -183,7 +193,7 @@ class Nic(wiring.Component):
         connect_streams(m, control.receive, receiver.doorbells)
         connect_streams(m, control.send, transmitter.doorbells)
         connect_streams(m, control.completion, completion.doorbells)
-        counting = (frames, receiver, transmitter, completion, event_unit)
+        counting = (loopback, frames, receiver, transmitter, completion, event_unit)
         for index, unit in enumerate(counting):
             m.d.comb += control.events[index].eq(unit.events)
         for index, arbiter in enumerate((writes, reads), len(counting)):
@@ -196,11 +206,11 @@ class Nic(wiring.Component):
         settling = Signal(range(_FRAME_RECEIVER_CYCLES + 1))
         settle = Mux(settling == 0, 0, settling - 1)
         m.d.sync += [
-            settling.eq(Mux(receive_gate.o.valid, _FRAME_RECEIVER_CYCLES, settle)),
+            settling.eq(Mux(loopback.o.valid, _FRAME_RECEIVER_CYCLES, settle)),
             control.open_messages.eq(
                 receiver.open_messages
                 + completion.pending
-                + (frames.datagrams.valid | (settling != 0))
+                + (loopback.busy | frames.datagrams.valid | (settling != 0))
             ),
         ]
 

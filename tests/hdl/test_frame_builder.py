@@ -2,34 +2,100 @@
 
 import random
 from collections import deque
+from itertools import product
 
+import google_crc32c
 import pytest
 from amaranth.hdl import Module
 from amaranth.lib import wiring
 from amaranth.sim import Simulator
-from transmit_bench import (
-    HEADERS,
-    IMMEDIATE,
-    IPV4,
-    MAC,
-    PEER_IPV4,
-    PEER_MAC,
-    SEND,
-    SIGNALED,
-    SOLICITED,
-    WRITE_RECORD,
-    reference_frames,
-)
+from scapy.layers.inet import IP, UDP
+from scapy.layers.inet6 import IPv6
+from scapy.layers.l2 import Dot1Q, Ether
+from scapy.packet import Raw
 
 from uwarp.contract import Parameters, Status
 from uwarp_hdl.iwarp.frame_builder import FrameBuilder
 from uwarp_hdl.iwarp.frame_sender import FrameSender
 
 PARAMETERS = Parameters(n_qp=4, n_region=4, max_mtu=1500)
+WRITE, READ, SEND, WRITE_RECORD, RESPONSE, SEND_IMMEDIATE = 0x0, 0x1, 0x3, 0xC, 0xD, 0xE
+HEADERS = {WRITE: 14, READ: 46, SEND: 18, WRITE_RECORD: 30, RESPONSE: 30, SEND_IMMEDIATE: 22}
+TAGGED = (WRITE, WRITE_RECORD, RESPONSE)
+MAC, IPV4, IPV6 = 0x0200_0000_0001, 0x0A00_0001, 0x2001_0DB8_0000_0000_0123_4567_89AB_CDEF
+PEER_MAC = 0x0200_0000_0002
+#: (VLAN tag, IPv6)
+SHAPES = list(product((0, 1), (0, 1)))
+
+
+def be(value, octets):
+    return value.to_bytes(octets, "big")
+
+
+def text_of(number, octets):
+    """An address as scapy takes it."""
+    if octets == 6:
+        return be(number, 6).hex(":")
+    if octets == 4:
+        return ".".join(map(str, be(number, 4)))
+    digits = be(number, 16).hex()
+    return ":".join(digits[start : start + 4] for start in range(0, 32, 4))
+
+
+def ddp_header(segment):
+    """Octets before the payload: RFC 5041, RFC 5040 and the record extension, field by field."""
+    opcode = segment["opcode"]
+    ddp = 0x01 | (0x80 if opcode in TAGGED else 0) | (0x40 if segment["last"] else 0)
+    rdmap = 0x40 | (0x5 if opcode == SEND and segment["solicited"] else opcode)
+    if opcode in (WRITE_RECORD, SEND_IMMEDIATE):
+        rdmap |= (0x20 if segment["solicited"] else 0) | (0x10 if segment["immediate_valid"] else 0)
+    control = bytes((ddp, rdmap))
+    msn, mo, mlen = (be(segment[name], 4) for name in ("msn", "mo", "mlen"))
+    immediate, stag, to = be(segment["immediate"], 4), be(segment["stag"], 4), be(segment["to"], 8)
+    tagged, untagged = control + stag + to, control + mlen + be(0, 4) + msn + mo
+    return {
+        WRITE: tagged,
+        WRITE_RECORD: tagged + msn + mo + mlen + immediate,
+        RESPONSE: tagged + msn + mo + mlen + immediate,
+        SEND: untagged,
+        SEND_IMMEDIATE: untagged + immediate,
+        # The sink's STag and TO, size, the source's STag and TO.
+        READ: control
+        + (be(28, 4) + be(1, 4) + msn + mo)
+        + (immediate + be(segment["sink_to"], 8) + mlen + stag + to),
+    }[opcode]
+
+
+def reference_frame(segment, payload):
+    """The frame of a segment, put together by scapy and google_crc32c."""
+    ddp = ddp_header(segment) + payload
+    ddp += google_crc32c.value(ddp).to_bytes(4, "little")
+    frame = Ether(dst=text_of(segment["dest_mac"], 6), src=text_of(MAC, 6))
+    if segment["vlan_valid"]:
+        tci = segment["vlan"]
+        frame /= Dot1Q(prio=tci >> 13, dei=tci >> 12 & 1, vlan=tci & 0xFFF)
+    if segment["ipv6"]:
+        frame /= IPv6(
+            src=text_of(IPV6, 16),
+            dst=text_of(segment["dest_ip"], 16),
+            tc=segment["traffic_class"],
+            hlim=segment["hop_limit"],
+        )
+    else:
+        frame /= IP(
+            src=text_of(IPV4, 4),
+            dst=text_of(segment["dest_ip"], 4),
+            tos=segment["traffic_class"],
+            ttl=segment["hop_limit"],
+            id=0,
+            flags="DF",
+        )
+    frame /= UDP(sport=segment["udp_port"], dport=segment["dest_port"]) / Raw(ddp)
+    return bytes(frame)
 
 
 class FrameBench:
-    """Segments and payload in, frames and messages done out."""
+    """Segments, payload and answers in, frames and messages done out."""
 
     def __init__(self, seed, stall):
         self.rng, self.seed, self.stall = random.Random(seed), seed, stall
@@ -45,63 +111,60 @@ class FrameBench:
             builder.finished.eq(sender.passed),
             builder.done.ready.eq(1),
         ]
-        self.segments, self.words = deque(), deque()
-        self.frames, self.done, self.passed = [], [], []
+        self.segments, self.words, self.answers = deque(), deque(), deque()
+        self.frames, self.ways, self.done, self.passed = [], [], [], []
+        self.done_tracked = []
         self.partial = b""
         self.within = False
+        self.now = 0
+        self.taken, self.written = [], []
         print(f"seed {seed}")
 
-    def segment(self, opcode, payload, *, error=False, **fields):
-        """Queue one segment. Returns its frame."""
+    def segment(self, opcode, payload=b"", shape=(0, 0), *, error=False, opening=None, **fields):
+        """Queue one segment. Returns its frame. ``opening`` is the answer that it waits for."""
         rng = self.rng
-        flags = 0
-        if opcode in (WRITE_RECORD, 0xE):
-            flags = rng.choice((0, SOLICITED, IMMEDIATE, SOLICITED | IMMEDIATE))
-        wqe = {
+        vlan_valid, ipv6 = shape
+        segment = {
+            "slot": 0,
             "opcode": opcode,
-            "flags": flags,
-            "granule_log2": 0,
-            "remote_to": rng.getrandbits(64),
-            "remote_stag": rng.getrandbits(32),
-            "immediate": rng.getrandbits(32),
-            "dest_ip": PEER_IPV4,
+            "signaled": 1,
+            "solicited": opcode not in (WRITE, READ, RESPONSE) and rng.getrandbits(1),
+            "immediate_valid": opcode in (WRITE_RECORD, SEND_IMMEDIATE) and rng.getrandbits(1),
+            "immediate": rng.getrandbits(32) if opcode not in (WRITE, RESPONSE) else 0,
+            "stag": rng.getrandbits(32),
+            "to": rng.getrandbits(64),
+            "sink_to": rng.getrandbits(64),
+            "frame": 1,
+            "last": 1,
+            "length": len(payload),
+            "msn": rng.getrandbits(32),
+            "mo": 0 if opcode == READ else rng.getrandbits(32),
+            "mlen": rng.getrandbits(32),
+            "udp_port": rng.getrandbits(16),
             "dest_port": rng.getrandbits(16),
             "dest_mac": PEER_MAC,
+            "dest_ip": rng.getrandbits(128 if ipv6 else 32),
+            "vlan_valid": vlan_valid,
+            "vlan": rng.getrandbits(16),
+            "ipv6": ipv6,
             "traffic_class": rng.getrandbits(8),
             "hop_limit": rng.randint(1, 255),
+            "opens": opening is not None,
         } | fields
-        msn, udp_port = rng.getrandbits(32), rng.getrandbits(16)
-        if wqe["dest_port"] is None:
+        if segment["dest_port"] is None:
             # The port that makes the checksum 0, which is sent as 0xFFFF.
-            (frame,) = reference_frames(wqe | {"dest_port": 0}, udp_port, 1500, msn, payload)
-            wqe["dest_port"] = int.from_bytes(frame[40:42], "big")
-        (frame,) = reference_frames(wqe, udp_port, 1500, msn, payload)
-        sent_immediate = opcode == 0xE or flags & IMMEDIATE
-        self.segments.append(
-            {
-                "slot": fields.get("slot", 0),
-                "opcode": opcode,
-                "signaled": flags & SIGNALED,
-                "solicited": bool(flags & SOLICITED),
-                "immediate_valid": bool(flags & IMMEDIATE),
-                "immediate": wqe["immediate"] if sent_immediate else 0,
-                "stag": wqe["remote_stag"],
-                "to": wqe["remote_to"],
-                "udp_port": udp_port,
-                "frame": 1,
-                "last": fields.get("last", 1),
-                "length": len(payload),
-                "octets": len(frame),
-                "msn": msn,
-                "mlen": len(payload),
-                **{
-                    name: wqe[name]
-                    for name in ("dest_ip", "dest_port", "dest_mac", "traffic_class", "hop_limit")
-                },
-            }
-        )
+            frame = reference_frame(segment | {"dest_port": 0}, payload)
+            place = checksum_place(shape)
+            segment["dest_port"] = int.from_bytes(frame[place : place + 2], "big")
+        frame = reference_frame(segment, payload)
+        segment["octets"] = len(frame)
+        self.segments.append(segment)
+        if opening is not None:
+            self.answers.append(opening)
         if payload:
-            placed = bytes(4 if opcode == SEND else 0) + payload
+            header = 42 + 4 * vlan_valid + 20 * ipv6 + HEADERS[opcode]
+            placed = bytes(header % 8) + payload
+            assert header % 8 in (0, 4)
             words = [placed[start : start + 8] for start in range(0, len(placed), 8)]
             for number, word in enumerate(words, 1):
                 last = number == len(words)
@@ -121,19 +184,30 @@ class FrameBench:
             sender.tx.ready,
             sender.tx.payload,
             sender.passed & sender.completes,
+            builder.write_enable,
+            sender.own,
+            sender.group,
         )
-        segment_taken, word_taken, word_waits, done_valid, done, valid, ready, beat, passed = values
+        segment_taken, word_taken, word_waits, done_valid, done, valid, ready, *values = values
+        beat, passed, written, own, group = values
+        self.now += 1
+        if segment_taken:
+            self.taken.append(self.now)
+        if written:
+            self.written.append(self.now)
         if segment_taken:
             self.segments.popleft()
         if word_taken:
             self.words.popleft()
         if done_valid:
             self.done.append((done.status, done.slot))
+            self.done_tracked.append((done.status, done.slot, done.tracked))
         assert valid or not self.within, "a gap in a frame"
         if valid and ready:
             self.partial += beat.data.to_bytes(8, "little")[: beat.count]
             if beat.last:
                 self.frames.append(self.partial)
+                self.ways.append((own, group))
                 self.partial = b""
         self.within = valid and not (ready and beat.last)
         if passed:
@@ -146,12 +220,16 @@ class FrameBench:
         if offer:
             ctx.set(builder.payload.payload, self.words[0])
         ctx.set(sender.tx.ready, self.rng.random() >= self.stall)
+        answered = bool(self.answers) and self.rng.random() >= 0.9
+        if answered:
+            ctx.set(builder.opened_ok, self.answers.popleft())
+        ctx.set(builder.opened, answered)
 
     def run(self, passes, limit=20_000):
         """Until that many messages have ended."""
 
         async def testbench(ctx):
-            config = {"enable": 1, "mac": MAC, "ipv4": IPV4, "mtu": 1500}
+            config = {"enable": 1, "mac": MAC, "ipv4": IPV4, "ipv6": IPV6, "mtu": 1500}
             ctx.set(self.builder.config, config)
             ctx.set(self.sender.enable, 1)
             for _ in range(limit):
@@ -165,37 +243,135 @@ class FrameBench:
         simulator.add_testbench(testbench)
         simulator.run()
 
-    def check(self, expected):
+    def check(self, expected, more=0):
+        """``more`` frames at the end are not looked at."""
         for got, frame in zip(self.frames, expected, strict=False):
             assert got == frame, f"seed {self.seed}\n{got.hex()}\nnot\n{frame.hex()}"
-        assert len(self.frames) == len(expected), f"{len(self.frames)}, not {len(expected)}"
+        count = len(self.frames) - more
+        assert count == len(expected), f"{count}, not {len(expected)}"
 
 
+def checksum_place(shape):
+    vlan_valid, ipv6 = shape
+    return 40 + 4 * vlan_valid + 20 * ipv6
+
+
+def send_all(bench, lengths):
+    """Frames of every shape and opcode with each of ``lengths``, the order mixed."""
+    kinds = [
+        (shape, opcode, length)
+        for shape in SHAPES
+        for opcode in HEADERS
+        for length in (lengths if opcode != READ else [0])
+    ]
+    bench.rng.shuffle(kinds)
+    expected = [
+        bench.segment(opcode, bench.rng.randbytes(length), shape, last=bench.rng.getrandbits(1))
+        for shape, opcode, length in kinds
+    ]
+    lasts = [segment["last"] for segment in bench.segments]
+    bench.segment(WRITE)  # One more, so that the last frame completes something.
+    bench.run(sum(lasts) + 1, limit=40_000 + 100 * len(expected))
+    bench.check(expected, more=1)
+    assert bench.done == [(Status.SUCCESS, 0)] * (sum(lasts) + 1)
+    places = [number for number, last in enumerate([*lasts, 1], 1) if last]
+    assert bench.passed == places, "completed before it had left"
+
+
+def test_frames():
+    """Every shape, opcode and end in a word, with stalls."""
+    send_all(FrameBench(400, 0.3), range(9))
+
+
+@pytest.mark.soak
 @pytest.mark.parametrize("stall", [0.0, 0.3])
-def test_frames(stall):
-    """Random frames of all opcodes, every ending in a word, largest and smallest ones."""
-    bench = FrameBench(400 + int(10 * stall), stall)
+def test_every_length(stall):
+    send_all(FrameBench(410 + int(10 * stall), stall), range(71))
+
+
+def test_largest_frames():
+    """The largest payload of each shape and opcode, and one octet less."""
+    bench = FrameBench(420, 0.0)
     expected = []
-    for opcode, header in HEADERS.items():
-        largest = 1500 - 32 - header
-        lengths = [*range(18), largest, largest - 1, bench.rng.randrange(largest)]
-        expected += [bench.segment(opcode, bench.rng.randbytes(length)) for length in lengths]
+    for number, (shape, opcode) in enumerate(product(SHAPES, HEADERS)):
+        if opcode != READ and number % 3 == 0:
+            largest = 1500 - 32 - 20 * shape[1] - HEADERS[opcode] - number % 2
+            expected.append(bench.segment(opcode, bench.rng.randbytes(largest), shape))
     bench.run(len(expected))
     bench.check(expected)
-    assert bench.passed == list(range(1, len(expected) + 1)), "completed before it had left"
-    assert bench.done == [(Status.SUCCESS, 0)] * len(expected)
+
+
+def test_word_a_cycle():
+    """The first word is written two cycles after the segment is taken, then one a cycle; there is
+    one cycle between frames."""
+    bench = FrameBench(430, 0.0)
+    frames = [
+        bench.segment(opcode, bench.rng.randbytes(length), shape)
+        for shape in SHAPES
+        for opcode, length in ((WRITE_RECORD, 13), (SEND, 0), (SEND, 40), (READ, 0), (WRITE, 0))
+    ]
+    bench.run(len(frames))
+    bench.check(frames)
+    place = 0
+    for number, (frame, taken) in enumerate(zip(frames, bench.taken, strict=True)):
+        words = (len(frame) - 4 + 7) // 8  # The CRC is put in by the sender.
+        assert bench.written[place : place + words] == list(range(taken + 2, taken + 2 + words))
+        place += words
+        if number + 1 < len(frames):
+            assert bench.taken[number + 1] == taken + words + 1, f"after {len(frame)} octets"
 
 
 def test_checksum_zero_goes_as_ones():
     bench = FrameBench(500, 0.1)
+    shapes = list(product(SHAPES, HEADERS))
     expected = [
-        bench.segment(opcode, bench.rng.randbytes(length), dest_port=None)
-        for length in range(40, 56)
-        for opcode in HEADERS
+        bench.segment(opcode, bench.rng.randbytes(number if opcode != READ else 0), shape, **fields)
+        for number, (shape, opcode) in enumerate(shapes)
+        for fields in [{"dest_port": None}]
     ]
-    assert all(frame[40:42] == b"\xff\xff" for frame in expected)
+    for (shape, _), frame in zip(shapes, expected, strict=True):
+        place = checksum_place(shape)
+        assert frame[place : place + 2] == b"\xff\xff"
     bench.run(len(expected))
     bench.check(expected)
+
+
+def test_openings():
+    """A Read goes out if the answer is yes; else it ends with NO_TRACKER. Answers in any time."""
+    bench = FrameBench(510, 0.2)
+    expected, done = [], []
+    for number in range(24):
+        if number % 3 == 0:
+            frame = bench.segment(WRITE, bench.rng.randbytes(9), slot=1)
+            opening, tracked = True, 0
+        elif number % 7 == 0:
+            # It failed before: nobody was asked to open a tracker for it.
+            bench.segment(READ, slot=2, opens=1, frame=0, status=Status.LOC_PROT_ERR)
+            done.append((Status.LOC_PROT_ERR, 2, 0))
+            continue
+        else:
+            opening = bench.rng.getrandbits(1)
+            frame = bench.segment(READ, b"", bench.rng.choice(SHAPES), slot=3, opening=opening)
+            tracked = 1
+        if opening:
+            expected.append(frame)
+        slot = 3 if number % 3 else 1
+        status = Status.SUCCESS if opening else Status.NO_TRACKER
+        done.append((status, slot, tracked and opening))
+    bench.run(len(done))
+    bench.check(expected)
+    assert bench.done_tracked == done
+    assert Status.NO_TRACKER in {status for status, _, _ in done}
+
+
+def test_destination_of_frames():
+    """Frames to the own MAC address and to those with the group bit are told apart."""
+    bench = FrameBench(520, 0.3)
+    macs = [MAC, PEER_MAC, 0x0100_5E00_0001, 0xFFFF_FFFF_FFFF, MAC ^ 1 << 47, MAC ^ 1, MAC]
+    expected = [bench.segment(SEND, b"123", dest_mac=mac) for mac in macs]
+    bench.run(len(expected))
+    bench.check(expected)
+    assert bench.ways == [(mac == MAC, mac >> 40 & 1) for mac in macs]
 
 
 def test_failed_reads():
@@ -218,7 +394,6 @@ def test_failed_reads():
         bench.segment(WRITE_RECORD, payload, slot=slot, last=last, error=error)
         for payload, (slot, last, error) in zip(payloads, plan, strict=True)
     ]
-    # The reference has L in all: these segments are whole messages but for the flag.
     bench.run(5)
     good = [0, 1, 3, 6, 8]
     assert [len(frame) for frame in bench.frames] == [len(frames[index]) for index in good]

@@ -44,7 +44,7 @@ IPV6, PEER_IPV6 = 0x20010DB8 << 96 | 1, 0x20010DB8 << 96 | 2
 PORT, PEER_PORT = 4791, 1000
 STAG, PEER_STAG = 2 << 8 | 0x55, 0x123
 BASE_TO, BUFFER = 0x1000, 0x40000
-RECV_RING, SEND_RING, WQES = 0x10000, 0x11000, 0x20000
+RECV_RING, SEND_RING, WQES, NEIGHBOUR_WQES = 0x10000, 0x11000, 0x20000, 0x21000
 
 
 def record(msn, to, mo, mlen, payload, **fields):
@@ -138,6 +138,18 @@ class Bench:
             peer_port=PEER_PORT,
         )
         await bus.command(ctx, Table.QP, 1, queue_pair)
+        # A neighbour that sends to it, from the port that it listens to.
+        await bus.command(ctx, Table.QP, 2, QP_ENTRY.to_int(state=QpState.RESET))
+        neighbour = QP_ENTRY.to_int(
+            state=QpState.RTS,
+            sq_log2=2,
+            pd=7,
+            udp_port=PEER_PORT,
+            path_mtu=1500,
+            send_cq=1,
+            sq_addr=NEIGHBOUR_WQES >> 6,
+        )
+        await bus.command(ctx, Table.QP, 2, neighbour)
         region = REGION_ENTRY.to_int(
             valid=1,
             mapped=1,
@@ -232,6 +244,38 @@ class Bench:
         assert (cqe.phase, cqe.status, cqe.valid, cqe.msn) == (1, Status.PARTIAL, 64, 5)
         assert await self.bus.read(ctx, Register.OPEN_MESSAGES.address) == 0
 
+    async def loop(self, ctx):
+        """A Write-Record to the own MAC address: memory, both CQEs, and nothing on the wire."""
+        payload = self.rng.randbytes(200)
+        self.memory.write(BUFFER + 3, payload)
+        wqe = SEND_WQE.pack(
+            opcode=Opcode.WRITE_RECORD,
+            flags=WqeFlag.SIGNALED,
+            num_sge=1,
+            length=200,
+            remote_to=BASE_TO + 0x600,
+            remote_stag=STAG,
+            dest_ip=IPV4,
+            dest_port=PORT,
+            dest_mac=MAC,
+            hop_limit=9,
+            sge_addr=BASE_TO + 3,
+            sge_length=200,
+            sge_lkey=STAG,
+        )
+        self.memory.write(NEIGHBOUR_WQES, wqe)
+        await self.bus.write(ctx, doorbell_address(Doorbell.SQ_PRODUCER, 2), 1)
+        while not self.memory.read(SEND_RING + 64, 64)[63]:
+            await ctx.tick()
+        # From here on OPEN_MESSAGES tells of it until its CQE is there.
+        while await self.bus.read(ctx, Register.OPEN_MESSAGES.address):
+            pass
+        cqe = CQE.unpack(self.memory.read(RECV_RING + 128, 64))
+        assert (cqe.phase, cqe.opcode, cqe.valid, cqe.msn) == (1, 0xC, 200, 1)
+        assert (cqe.source_ip, cqe.source_port) == (0xFFFF << 32 | IPV4, PEER_PORT)
+        assert self.memory.read(BUFFER + 0x600, 200) == payload
+        assert len(self.sent) == 1, "it went to the wire"
+
     async def cut_off(self, ctx):
         """A soft reset with a message open, and in the middle of its next frame."""
         payload = self.rng.randbytes(128)
@@ -250,9 +294,10 @@ class Bench:
             Counter.CQES,
             Counter.MESSAGES_PARTIAL,
         }
-        assert (counts[Counter.RX_PLACED], counts[Counter.CQES]) == (3, 3)
+        assert (counts[Counter.RX_PLACED], counts[Counter.CQES]) == (4, 5)
         assert counts[Counter.RX_MANAGEMENT] == counts[Counter.DROP_PEER] == 1
-        assert counts[Counter.RX_FRAMES] == 5
+        assert counts[Counter.RX_FRAMES] == 6
+        assert counts[Counter.TX_FRAMES] == 2
 
         async def reset():
             await self.bus.write(ctx, Register.CONTROL.address, Control.ENABLE | Control.RESET)
@@ -287,6 +332,7 @@ def test_once_around():
             await bench.single(ctx, version)
             await bench.send(ctx)
             await bench.close(ctx)
+            await bench.loop(ctx)
             await bench.cut_off(ctx)
             bench.sent.clear()
             bench.memory.octets.clear()

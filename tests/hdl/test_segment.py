@@ -65,7 +65,7 @@ class SegmenterBench:
             if segment.last:
                 self.free.append(segment.slot)
         if job_given:
-            self.jobs.append((job.address, job.length, job.upper))
+            self.jobs.append((job.address, job.length, job.place))
         ctx.set(dut.qp.row.as_value(), QP_ENTRY.to_int(state=self.states[index]))
         ctx.set(dut.messages.valid, bool(self.messages))
         if self.messages:
@@ -121,7 +121,11 @@ def test_cuts(stall):
                 last = int(mo + octets == length)
                 size = 42 + HEADERS[opcode] + octets + 4
                 expected[qpn].append((item["index"], mo, octets, to, msn, last, size, length))
-                reads[qpn, len(expected[qpn])] = (item["address"] + mo, octets, opcode == SEND)
+                reads[qpn, len(expected[qpn])] = (
+                    item["address"] + mo,
+                    octets,
+                    4 * (opcode == SEND),
+                )
             await bench.cycle(ctx)
         total = sum(map(len, expected.values()))
         await bench.until(ctx, lambda: len(bench.segments) == total, 20_000)

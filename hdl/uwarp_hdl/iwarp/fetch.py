@@ -2,31 +2,59 @@
 
 ::
 
-    fetches --> burst --> memory --> words (FIFO) --> 8-word register --> checks --> messages
-           +--> contexts (FIFO) -----------------------------------------^    ^
-                                                            region table <----+
+    fetches --> burst --> memory --> words (FIFO) --+--> WQE register ------> checks --> messages
+           +--> contexts (FIFO) --------------------|-----------------------^   ^
+                                                    +--> SGE: look up, add, compare --> pieces
+                                                             ^
+                                              region table --+
 
 Up to 32 WQEs are on their way; the FIFO has room for all their words, so the read bus is never held
-up. A WQE takes 11 cycles: 8 for its words, 3 for the checks.
+up. A WQE takes 11 cycles: 8 for its words, 3 for the checks; one with its extension 19. SGEs are
+checked as their words come, one every other cycle.
 """
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from uwarp.contract import SEND_WQE, EventType, Parameters, Status, WqeFlag
-from uwarp.wire import CRC_OCTETS, IPV4, UDP, Opcode
+from uwarp.contract import (
+    INLINE_OCTETS,
+    MAX_SGE,
+    SEND_WQE,
+    SEND_WQE_EXTENSION,
+    Access,
+    EventType,
+    Parameters,
+    Status,
+    WqeFlag,
+)
+from uwarp.wire import CRC_OCTETS, IPV4, IPV6, READ_REQUEST, UDP, Opcode
 from uwarp.wire.segment import header_size
 
 from ..interfaces import ReadClientSignature, TableReadSignature
-from ..layouts import REGION_ROW, SEND_WQE_LAYOUT, EventRequest, ReadBeat
+from ..layouts import (
+    REGION_ROW,
+    SEND_WQE_EXTENSION_LAYOUT,
+    SEND_WQE_LAYOUT,
+    EventRequest,
+    ReadBeat,
+)
 from ..stream.queue import Queue
 from .scheduler import EPOCH_WIDTH, fetch_layout, qp_width, slot_width
 
-__all__ = ["LENGTH_WIDTH", "OVERHEAD", "STATUS_WIDTH", "WqeFetch", "message_layout"]
+__all__ = [
+    "IPV6_OVERHEAD",
+    "LENGTH_WIDTH",
+    "OVERHEAD",
+    "STATUS_WIDTH",
+    "WqeFetch",
+    "message_layout",
+    "piece_layout",
+]
 
 OUTSTANDING = 32
-WQE_WORDS = 8
+WQE_WORDS = SEND_WQE.size // 8
+WIDE_WORDS = WQE_WORDS + SEND_WQE_EXTENSION.size // 8
 
 #: Bits of a number of octets within one frame.
 LENGTH_WIDTH = 14
@@ -37,15 +65,33 @@ STATUS_WIDTH = 5
 #: IPv4 datagram of each opcode without its payload: IPv4 and UDP headers, DDP header, CRC.
 OVERHEAD = {
     opcode: IPV4.size + UDP.size + header_size(opcode) + CRC_OCTETS
-    for opcode in (Opcode.WRITE, Opcode.SEND, Opcode.WRITE_RECORD, Opcode.SEND_IMMEDIATE)
+    for opcode in (
+        Opcode.WRITE,
+        Opcode.READ_REQUEST,
+        Opcode.SEND,
+        Opcode.WRITE_RECORD,
+        Opcode.READ_RESPONSE_RECORD,
+        Opcode.SEND_IMMEDIATE,
+    )
 }
+OVERHEAD[Opcode.READ_REQUEST] += READ_REQUEST.size
+
+#: How much more the headers of an IPv6 datagram take.
+IPV6_OVERHEAD = IPV6.size - IPV4.size
+
+_POSTED = tuple(opcode for opcode in OVERHEAD if opcode != Opcode.READ_RESPONSE_RECORD)
+_UNICAST = (Opcode.WRITE, Opcode.READ_REQUEST, Opcode.WRITE_RECORD)
+_READ_GRANULE_LOG2 = 6
+_GROUP_BIT = 40  # of a MAC address as a number
 
 
 def message_layout(parameters: Parameters) -> data.StructLayout:
-    """A WQE that was fetched and checked.
+    """A message to send: a WQE that was fetched and checked, or (``silent``) a response.
 
-    ``address`` is the DMA address of the payload, ``room`` the most payload octets of a segment,
-    ``granule_mask`` the granule less one.
+    ``room`` is the most payload octets of a segment, ``granule_mask`` the granule less one. Of a
+    Read ``immediate`` is the sink's lkey and the only piece's address the sink TO. Of a response
+    ``immediate`` is the request's MSN, ``address`` its payload's DMA address, and what its QP's row
+    says (``room``, ``epoch``) is left to the segmenter.
     """
     return data.StructLayout(
         {
@@ -56,22 +102,40 @@ def message_layout(parameters: Parameters) -> data.StructLayout:
             "index": 16,
             "status": STATUS_WIDTH,
             "opcode": 8,
+            "silent": 1,
             "signaled": 1,
             "solicited": 1,
             "immediate_valid": 1,
+            "vlan_valid": 1,
+            "ipv6": 1,
             "length": 32,
             "remote_to": 64,
             "stag": 32,
             "immediate": 32,
-            "dest_ip": 32,
+            "dest_ip": 128,
             "dest_port": 16,
             "dest_mac": 48,
+            "vlan": 16,
             "traffic_class": 8,
             "hop_limit": 8,
-            "udp_port": 16,
             "address": 64,
             "room": LENGTH_WIDTH,
             "granule_mask": 16,
+        }
+    )
+
+
+def piece_layout(parameters: Parameters) -> data.StructLayout:
+    """With ``valid``, for one cycle: piece ``index`` of the payload of the message in ``slot`` is
+    the ``length`` octets, not 0, at DMA address ``address``. Pieces have no gap in their
+    numbers."""
+    return data.StructLayout(
+        {
+            "valid": 1,
+            "slot": slot_width(parameters),
+            "index": range(MAX_SGE),
+            "address": 64,
+            "length": 32,
         }
     )
 
@@ -90,6 +154,8 @@ class WqeFetch(wiring.Component):
     -------
     fetches : In(stream of fetch_layout)
     messages : Out(stream of message_layout)
+    pieces : Out(piece_layout)
+        Those of a message, before it.
     read : Out(ReadClientSignature)
     region : Out(TableReadSignature)
     event_requests : Out(stream of EventRequest)
@@ -103,6 +169,7 @@ class WqeFetch(wiring.Component):
             {
                 "fetches": In(stream.Signature(fetch_layout(parameters))),
                 "messages": Out(stream.Signature(message_layout(parameters))),
+                "pieces": Out(piece_layout(parameters)),
                 "read": Out(ReadClientSignature()),
                 "region": Out(TableReadSignature(REGION_ROW, self._index_width)),
                 "event_requests": Out(stream.Signature(EventRequest)),
@@ -113,7 +180,7 @@ class WqeFetch(wiring.Component):
         m = Module()
         layout = fetch_layout(self._parameters)
         m.submodules.contexts = contexts = Queue(layout, OUTSTANDING)
-        m.submodules.words = words = Queue(ReadBeat, OUTSTANDING * WQE_WORDS)
+        m.submodules.words = words = Queue(ReadBeat, OUTSTANDING * WIDE_WORDS)
 
         # Ask. A context leaves its queue after its words have left theirs, so their room is there.
         burst = self.read.bursts
@@ -127,8 +194,8 @@ class WqeFetch(wiring.Component):
         with m.If(burst_free):
             m.d.sync += [
                 burst.valid.eq(self.fetches.valid & contexts.i.ready),
-                burst.p.address.eq((fetch.sq_addr + fetch.offset) << 6),
-                burst.p.beats.eq(WQE_WORDS - 1),
+                burst.p.address.eq(self._entry(fetch) << 6),
+                burst.p.beats.eq(Mux(fetch.wide, WIDE_WORDS - 1, WQE_WORDS - 1)),
             ]
         m.d.comb += [
             words.i.p.eq(self.read.beats.p),
@@ -136,40 +203,52 @@ class WqeFetch(wiring.Component):
             self.read.beats.ready.eq(words.i.ready),
         ]
 
-        # Collect and check.
+        # Collect.
         wqe = Signal(SEND_WQE_LAYOUT)
-        count = Signal(range(WQE_WORDS))
+        extension = Signal(SEND_WQE_EXTENSION_LAYOUT)
+        count = Signal(range(WIDE_WORDS))
         failed = Signal()
         unreadable = Signal()
         context = contexts.o.p
-        region = self.region.row
-        # The row is there with the last word: it is looked up as the word with the lkey comes.
-        lkey_word, lkey_bit = divmod(SEND_WQE.offset("sge_lkey"), 64)
-        arriving_lkey = words.o.p.data[lkey_bit : lkey_bit + 32]
+        taken = Signal()
+        last = Signal()
+        inline_address = Signal(64)
         m.d.comb += [
+            taken.eq(words.o.valid & words.o.ready),
+            last.eq(count == Mux(context.wide, WIDE_WORDS - 1, WQE_WORDS - 1)),
             unreadable.eq(failed | words.o.p.error),
-            self.region.index.eq(
-                Mux(count == lkey_word, arriving_lkey[8:], wqe.sge_lkey[8:]),
-            ),
         ]
+        m.d.sync += inline_address.eq((self._entry(context) | 1) << 6)
 
-        opcodes = {opcode: Signal(name=f"is_{opcode.name.lower()}") for opcode in OVERHEAD}
+        opcodes = {opcode: Signal(name=f"is_{opcode.name.lower()}") for opcode in _POSTED}
         for opcode, matches in opcodes.items():
             m.d.comb += matches.eq(wqe.opcode == opcode)
-        immediate_allowed = opcodes[Opcode.WRITE_RECORD] | opcodes[Opcode.SEND_IMMEDIATE]
+        reads = opcodes[Opcode.READ_REQUEST]
+        flag = {item: wqe.flags[item.value.bit_length() - 1] for item in WqeFlag}
+        inline, ipv6 = flag[WqeFlag.INLINE], flag[WqeFlag.IPV6]
+
+        done = Signal()
+        m.d.comb += done.eq(self.messages.valid & self.messages.ready)
+        arriving = Mux(taken, count, 0)
+        octets, allowed = self._check_elements(
+            m, wqe, reads, context, words.o.p.data, arriving, done
+        )
+
         granule_log2 = Mux(wqe.granule_log2 == 0, 6, wqe.granule_log2)[:5]
         granule_wrong = (wqe.granule_log2 != 0) & ((wqe.granule_log2 < 6) | (wqe.granule_log2 > 16))
-        flag = {item: wqe.flags[item.value.bit_length() - 1] for item in WqeFlag}
+        immediate_allowed = opcodes[Opcode.WRITE_RECORD] | opcodes[Opcode.SEND_IMMEDIATE]
+        length_mismatch = Mux(
+            inline,
+            (wqe.num_sge != 0) | (wqe.length > INLINE_OCTETS),
+            wqe.length != octets,
+        )
+        to_group = wqe.dest_mac[_GROUP_BIT] & Cat(opcodes[item] for item in _UNICAST).any()
 
         granule = Signal(17)
         room = Signal(LENGTH_WIDTH)
         operation_wrong = Signal()
         length_wrong = Signal()
-        allowed = Signal()
-        offset = Signal(65)
-        end = Signal(65)
-        address = Signal(64)
-        status = Signal(Status)
+        status = Signal(STATUS_WIDTH)
         max_mtu = self._parameters.max_mtu
         mtu = Signal(LENGTH_WIDTH)
 
@@ -186,38 +265,36 @@ class WqeFetch(wiring.Component):
                         max_mtu,
                         Mux(context.path_mtu < 576, 576, context.path_mtu),
                     )
+                    - Mux(ipv6, IPV6_OVERHEAD, 0)
                 )
-                with m.If(words.o.valid):
+                with m.If(taken):
                     m.d.sync += [failed.eq(unreadable), count.eq(count + 1)]
                     with m.Switch(count):
-                        for index in range(WQE_WORDS):
+                        for index in range(WIDE_WORDS):
+                            block, place = divmod(index, WQE_WORDS)
+                            register = (wqe, extension)[block].as_value()
                             with m.Case(index):
-                                word = wqe.as_value().word_select(index, 64)
-                                m.d.sync += word.eq(words.o.p.data)
-                with m.If(words.o.valid & (count == WQE_WORDS - 1)):
+                                m.d.sync += register.word_select(place, 64).eq(words.o.p.data)
+                with m.If(taken & last):
                     with m.If(unreadable):
                         m.d.sync += wqe.eq(0)
                     m.d.sync += [
                         failed.eq(0),
+                        count.eq(0),
                         told.valid.eq(unreadable),
                         granule.eq(1 << granule_log2),
                         operation_wrong.eq(
                             unreadable
                             | ~Cat(opcodes.values()).any()
-                            | (wqe.num_sge > 1)
-                            | (wqe.length != Mux(wqe.num_sge == 0, 0, wqe.sge_length))
+                            | (wqe.num_sge > Mux(context.wide, MAX_SGE, 1))
+                            | length_mismatch
                             | granule_wrong
+                            | to_group
+                            | (~context.wide & (inline | ipv6))
                             | (flag[WqeFlag.IMMEDIATE] & ~immediate_allowed)
-                            | (flag[WqeFlag.SOLICITED] & opcodes[Opcode.WRITE])
+                            | (flag[WqeFlag.SOLICITED] & (opcodes[Opcode.WRITE] | reads))
+                            | (reads & (inline | (wqe.num_sge != 1) | (wqe.length == 0)))
                         ),
-                        allowed.eq(
-                            region.valid
-                            & (region.key == wqe.sge_lkey[:8])
-                            & (region.pd == context.pd)
-                            & ~wqe.sge_lkey[8 + self._index_width :].any()
-                        ),
-                        # Bit 64 is the borrow.
-                        offset.eq(wqe.sge_addr - region.base_to),
                     ]
                     for opcode, matches in opcodes.items():
                         with m.If(matches):
@@ -225,15 +302,10 @@ class WqeFetch(wiring.Component):
                     m.next = "ADD"
 
             with m.State("ADD"):
-                m.d.sync += [
-                    length_wrong.eq((wqe.length > room) & (granule > room)),
-                    end.eq(offset[:64] + wqe.length),
-                    address.eq(region.dma_addr + offset[:64]),
-                ]
+                m.d.sync += length_wrong.eq((wqe.length > room) & (granule > room) & ~reads)
                 m.next = "COMPARE"
 
             with m.State("COMPARE"):
-                m.d.sync += allowed.eq(allowed & ~offset[64] & (end <= region.length))
                 m.next = "STATUS"
 
             with m.State("STATUS"):
@@ -241,19 +313,27 @@ class WqeFetch(wiring.Component):
                     m.d.comb += status.eq(Status.LOC_QP_OP_ERR)
                 with m.Elif(length_wrong):
                     m.d.comb += status.eq(Status.LOC_LEN_ERR)
-                with m.Elif((wqe.length != 0) & ~allowed):
+                with m.Elif(~allowed):
                     m.d.comb += status.eq(Status.LOC_PROT_ERR)
                 with m.Else():
                     m.d.comb += status.eq(Status.SUCCESS)
                 m.d.comb += self.messages.valid.eq(~told.valid)
-                with m.If(self.messages.valid & self.messages.ready):
+                with m.If(done):
                     m.d.comb += contexts.o.ready.eq(1)
                     m.next = "COLLECT"
 
+        # The octets inline are one piece; a WQE with SGEs has written its own by now.
+        with m.If(done & inline):
+            m.d.sync += [
+                self.pieces.valid.eq(wqe.length != 0),
+                self.pieces.index.eq(0),
+                self.pieces.address.eq(inline_address),
+                self.pieces.length.eq(wqe.length),
+            ]
+
         message = self.messages.p
         m.d.comb += [
-            message[name].eq(context[name])
-            for name in ("slot", "qpn", "cq", "epoch", "index", "udp_port")
+            message[name].eq(context[name]) for name in ("slot", "qpn", "cq", "epoch", "index")
         ]
         m.d.comb += [
             message[name].eq(wqe[name])
@@ -261,22 +341,119 @@ class WqeFetch(wiring.Component):
                 "opcode",
                 "length",
                 "remote_to",
-                "immediate",
-                "dest_ip",
                 "dest_port",
                 "dest_mac",
+                "vlan",
                 "traffic_class",
                 "hop_limit",
             )
         ]
         m.d.comb += [
             message.stag.eq(wqe.remote_stag),
+            message.immediate.eq(Mux(reads, wqe.sge_lkey, wqe.immediate)),
+            message.dest_ip.eq(Mux(ipv6, extension.dest_ipv6, wqe.dest_ip)),
             message.status.eq(status),
             message.signaled.eq(flag[WqeFlag.SIGNALED]),
             message.solicited.eq(flag[WqeFlag.SOLICITED]),
             message.immediate_valid.eq(flag[WqeFlag.IMMEDIATE]),
-            message.address.eq(address),
+            message.vlan_valid.eq(flag[WqeFlag.VLAN]),
+            message.ipv6.eq(ipv6),
             message.room.eq(room),
             message.granule_mask.eq(granule - 1),
         ]
         return m
+
+    @staticmethod
+    def _entry(fetch):
+        """The ring entry's DMA address, in units of 64 octets."""
+        wide = Cat(Const(0, 1), fetch.sq_addr[1:]) + Cat(Const(0, 1), fetch.offset)
+        return Mux(fetch.wide, wide, fetch.sq_addr + fetch.offset)[:58]
+
+    def _check_elements(self, m, wqe, reads, context, word, arriving, done):
+        """Look up, add and compare each SGE, and write it as a piece.
+
+        Word ``arriving`` of the entry, 0 also if there is none, is ``word``. Returns the sum of the
+        lengths, and whether all SGEs are allowed: known one and four cycles after the last one's
+        second word. Both begin anew with ``done``.
+        """
+        addr_words = [SEND_WQE.offset("sge_addr") // 64]
+        addr_words += [
+            WQE_WORDS + SEND_WQE_EXTENSION.offset(f"sge{n}_addr") // 64 for n in range(1, MAX_SGE)
+        ]
+        region = self.region.row
+        addr = Signal(64)
+        wanted = Signal()
+        look, add, compare = Signal(), Signal(), Signal()
+        element = [
+            Signal(data.StructLayout({"addr": 64, "length": 32}), name=f"element_{n}")
+            for n in range(3)
+        ]
+        lkey = Signal(32)
+        sound = Signal(2)
+        offset = Signal(65)
+        end = Signal(65)
+        dma_addr = Signal(64)
+        region_length = [Signal(64, name=f"region_length_{n}") for n in range(2)]
+        address = Signal(64)
+        allowed = Signal(init=1)
+        number = Signal(range(MAX_SGE))
+        octets = Signal(32 + (MAX_SGE - 1).bit_length())
+        length, arriving_lkey = word[:32], word[32:]
+
+        with m.Switch(arriving):
+            for index, place in enumerate(addr_words):
+                with m.Case(place):
+                    m.d.sync += addr.eq(word)
+                with m.Case(place + 1):
+                    m.d.comb += wanted.eq(wqe.num_sge > index)
+        m.d.comb += self.region.index.eq(arriving_lkey[8:])
+        with m.If(wanted):
+            m.d.sync += octets.eq(octets + length)
+        m.d.sync += [
+            look.eq(wanted & (length != 0)),
+            element[0].addr.eq(addr),
+            element[0].length.eq(length),
+            lkey.eq(arriving_lkey),
+            add.eq(look),
+            element[1].eq(element[0]),
+            sound[0].eq(
+                region.valid
+                & (region.key == lkey[:8])
+                & (region.pd == context.pd)
+                & ~lkey[8 + self._index_width :].any()
+                & (
+                    ~reads
+                    | (
+                        region.access[Access.LOCAL_WRITE.bit_length() - 1]
+                        & region.mapped
+                        & (region.granule_log2 == _READ_GRANULE_LOG2)
+                    )
+                )
+            ),
+            # Bit 64 is the borrow.
+            offset.eq(element[0].addr - region.base_to),
+            dma_addr.eq(region.dma_addr),
+            region_length[0].eq(region.length),
+            compare.eq(add),
+            element[2].eq(element[1]),
+            sound[1].eq(sound[0] & ~offset[64]),
+            end.eq(offset[:64] + element[1].length),
+            address.eq(Mux(reads, element[1].addr, dma_addr + offset[:64])),
+            region_length[1].eq(region_length[0]),
+        ]
+        piece = self.pieces
+        m.d.sync += [
+            piece.valid.eq(compare),
+            piece.slot.eq(context.slot),
+            piece.index.eq(number),
+            piece.address.eq(address),
+            piece.length.eq(element[2].length),
+        ]
+        with m.If(compare):
+            m.d.sync += [
+                allowed.eq(allowed & sound[1] & (end <= region_length[1])),
+                number.eq(number + 1),
+            ]
+        with m.If(done):
+            m.d.sync += [octets.eq(0), allowed.eq(1), number.eq(0)]
+        return octets, allowed

@@ -4,14 +4,15 @@
 
     segments --> header words --+--> word --> frame buffer
     payload  -------------------+      |
-                                       +--> CRC32c and UDP checksum --> frames
+    opened   --> answers               +--> CRC32c and UDP checksum --> frames
 
-A word a cycle, and one cycle between frames. A frame is announced 11 cycles after its last word;
-by then the builder is on the next one. CRC and UDP checksum are not in the buffer: the sender
-inserts them.
+A word a cycle, and one cycle between frames. The payload begins in octet 0 or 4 of a word; there
+the header's last four octets are before it. A frame is announced 11 cycles after its last word; by
+then the builder is on the next one. CRC and UDP checksum are not in the buffer: the sender inserts
+them.
 """
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
@@ -22,24 +23,23 @@ from uwarp.wire import (
     DDP_TAGGED,
     DDP_VERSION,
     ETHERNET,
-    IMMEDIATE,
-    IPV4,
     RDMAP_IMMEDIATE,
     RDMAP_SOLICITED,
     RDMAP_VERSION,
-    RECORD,
-    TAGGED,
-    UNTAGGED,
+    READ_REQUEST,
+    TAGGED_OPCODES,
+    VLAN,
     Opcode,
+    QueueNumber,
+    header_size,
 )
-from uwarp.wire.segment import header_size
 
 from ..layouts import PortConfig
-from ..net.header import HEADER_OCTETS, UdpHeader, header_octets
+from ..net.header import DDP_STEP, FrameHeader
 from ..stream.queue import Queue
 from .frame_check import FrameCheck, FrameEnd
 from .payload_reader import PayloadWord
-from .scheduler import slot_count, slot_width
+from .scheduler import all_slots, slot_width
 from .segment import segment_layout
 
 __all__ = ["FRAMES", "FrameBuilder", "buffer_words", "done_layout"]
@@ -47,10 +47,25 @@ __all__ = ["FRAMES", "FrameBuilder", "buffer_words", "done_layout"]
 #: Frames and completions between the builder's start and the end of their way.
 FRAMES = 16
 
+#: Answers to openings that can come before the builder asks for them: one for each Read that waits
+#: for the builder, and one on either side of those.
+ANSWERS = 64
+
+#: Octets of the DDP header of each opcode, with what is no payload to the builder.
+_HEADERS = {
+    Opcode.WRITE: header_size(Opcode.WRITE),
+    Opcode.READ_REQUEST: header_size(Opcode.READ_REQUEST) + READ_REQUEST.size,
+    Opcode.SEND: header_size(Opcode.SEND),
+    Opcode.WRITE_RECORD: header_size(Opcode.WRITE_RECORD),
+    Opcode.READ_RESPONSE_RECORD: header_size(Opcode.READ_RESPONSE_RECORD),
+    Opcode.SEND_IMMEDIATE: header_size(Opcode.SEND_IMMEDIATE),
+}
+_TAGGED = [opcode for opcode in _HEADERS if opcode in TAGGED_OPCODES]
+
 
 def frame_words(parameters: Parameters) -> int:
     """Words of the longest frame."""
-    return -(-(ETHERNET.size + parameters.max_mtu) // 8)
+    return -(-(ETHERNET.size + VLAN.size + parameters.max_mtu) // 8)
 
 
 def buffer_words(parameters: Parameters) -> int:
@@ -59,18 +74,20 @@ def buffer_words(parameters: Parameters) -> int:
 
 
 def done_layout(parameters: Parameters) -> data.StructLayout:
-    """What the completion of a message needs."""
+    """What the completion of a message needs. ``tracked`` if it is a Read whose CQE comes from its
+    tracker, ``silent`` if it is a response: it has none."""
     members = segment_layout(parameters).members
     names = ("slot", "qpn", "cq", "index", "status", "opcode", "signaled", "discard")
-    names += ("mlen", "msn", "stag", "to", "mo")
-    return data.StructLayout({name: members[name] for name in names})
+    names += ("silent", "mlen", "msn", "stag", "to", "mo")
+    return data.StructLayout({name: members[name] for name in names} | {"tracked": 1})
 
 
 class FrameBuilder(wiring.Component):
     """Build frames in the order of the segments.
 
     A frame with a payload error is taken back out of the buffer, and so are later ones of its
-    message; the message then ends with GENERAL_ERR.
+    message; the message then ends with GENERAL_ERR. One that ``opens`` waits for the answer; it
+    does not go out without a tracker, and its message ends with NO_TRACKER.
 
     Parameters
     ----------
@@ -81,6 +98,9 @@ class FrameBuilder(wiring.Component):
     config : In(PortConfig)
     segments : In(stream of segment_layout)
     payload : In(stream of PayloadWord)
+    opened, opened_ok : In(1)
+        An answer to the opening of a segment that ``opens`` and has ``frame``: in the segments'
+        order, before or after the segment. At most ANSWERS can be ahead of it.
     write_enable, write_address, write_data : Out
         To the frame buffer. A frame begins where the one before ended, rounded up to a word.
     tail : In
@@ -104,6 +124,8 @@ class FrameBuilder(wiring.Component):
                 "config": In(PortConfig),
                 "segments": In(stream.Signature(segment_layout(parameters))),
                 "payload": In(stream.Signature(PayloadWord)),
+                "opened": In(1),
+                "opened_ok": In(1),
                 "write_enable": Out(1),
                 "write_address": Out(address_width),
                 "write_data": Out(64),
@@ -120,7 +142,7 @@ class FrameBuilder(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         depth = buffer_words(self._parameters)
-        n_slots = slot_count(self._parameters)
+        n_slots = all_slots(self._parameters)
         m.submodules.frame_queue = frame_queue = Queue(FrameEnd, FRAMES)
         m.submodules.done_queue = done_queue = Queue(self.done.p.shape(), FRAMES)
         m.submodules.marks = marks = Memory(shape=1, depth=n_slots, init=[])
@@ -130,12 +152,13 @@ class FrameBuilder(wiring.Component):
         wiring.connect(m, frame_queue.o, wiring.flipped(self.frames))
         wiring.connect(m, done_queue.o, wiring.flipped(self.done))
 
+        m.submodules.answers = answers = Queue(1, ANSWERS)
+        m.d.comb += [answers.i.p.eq(self.opened_ok), answers.i.valid.eq(self.opened)]
+
         segment = Signal(self.segments.p.shape())
-        header = self._header(m, segment)
-        header_words = Signal(4)
-        index = Signal(4)
-        header_word = Signal(64)
-        shares = Signal()  # the payload's first word holds the header's last octets
+        own, refused = Signal(), Signal()
+        last_step = Signal(4)
+        shares = Signal()  # the word after it holds the header's last octets
         head = Signal(len(self.tail))
         cursor = Signal(len(self.write_address))
         under_way = Signal(range(FRAMES + 1))
@@ -144,10 +167,12 @@ class FrameBuilder(wiring.Component):
         start = Signal()
         word = Signal(64)
         word_valid = Signal()
+        low_covered = Signal()  # by the CRC
         end = Signal()
         bad = Signal()
+        header = self._header(m, segment, start)
         m.d.comb += [
-            header_word.eq(header.word_select(index, 64)),
+            low_covered.eq(1),
             mark_look.addr.eq(self.failed_slot),
             self.failed.eq(mark_look.data),
             mark_read.addr.eq(segment.slot),
@@ -155,7 +180,10 @@ class FrameBuilder(wiring.Component):
             mark_write.data.eq(bad & ~segment.last),
             mark_write.en.eq(end),
         ]
-        m.d.sync += under_way.eq(under_way + start - self.finished)
+        m.d.sync += [
+            under_way.eq(under_way + start - self.finished),
+            own.eq(segment.dest_mac == self.config.mac),
+        ]
 
         with m.FSM(init="CLEAR"):
             with m.State("CLEAR"):
@@ -174,35 +202,49 @@ class FrameBuilder(wiring.Component):
                 m.d.comb += self.segments.ready.eq(
                     (under_way != FRAMES) & (used <= depth - frame_words(self._parameters))
                 )
-                m.d.sync += [
-                    segment.eq(self.segments.p),
-                    index.eq(0),
-                    cursor.eq(head),
-                    header_words.eq(self._header_words(self.segments.p)),
-                ]
+                m.d.sync += [segment.eq(self.segments.p), cursor.eq(head), refused.eq(0)]
+                self._measure_header(m, self.segments.p, last_step, shares)
                 with m.If(self.segments.valid & self.segments.ready):
                     m.d.comb += start.eq(1)
-                    with m.If(self.segments.p.frame):
+                    with m.If(~self.segments.p.frame):
+                        m.next = "MARK"
+                    with m.Elif(self.segments.p.opens):
+                        m.next = "OPEN"
+                    with m.Else():
+                        m.next = "HEADER"
+
+            with m.State("OPEN"):
+                m.d.comb += answers.o.ready.eq(1)
+                with m.If(answers.o.valid):
+                    m.d.sync += refused.eq(~answers.o.p)
+                    with m.If(answers.o.p):
                         m.next = "HEADER"
                     with m.Else():
                         m.next = "MARK"
 
             with m.State("HEADER"):
                 m.d.comb += [
-                    word.eq(header_word),
+                    word.eq(header.word),
                     word_valid.eq(1),
+                    low_covered.eq((header.step != DDP_STEP) | ~header.shifted),
+                    header.advance.eq(1),
                 ]
-                m.d.sync += [
-                    index.eq(index + 1),
-                    cursor.eq(cursor + 1),
-                    shares.eq(segment.opcode == Opcode.SEND),
-                ]
-                with m.If(index == header_words - 1):
-                    with m.If(segment.length == 0):
+                with m.If(header.step == last_step):
+                    with m.If(segment.length != 0):
+                        m.next = "PAYLOAD"
+                    with m.Elif(shares):
+                        m.next = "REST"
+                    with m.Else():
                         m.d.comb += end.eq(1)
                         m.next = "IDLE"
-                    with m.Else():
-                        m.next = "PAYLOAD"
+
+            with m.State("REST"):
+                m.d.comb += [
+                    word[:32].eq(header.word[:32]),
+                    word_valid.eq(1),
+                    end.eq(1),
+                ]
+                m.next = "IDLE"
 
             with m.State("PAYLOAD"):
                 m.d.comb += [
@@ -211,9 +253,9 @@ class FrameBuilder(wiring.Component):
                     self.payload.ready.eq(1),
                 ]
                 with m.If(shares):
-                    m.d.comb += word[:32].eq(header_word[:32])
+                    m.d.comb += word[:32].eq(header.word[:32])
                 with m.If(self.payload.valid):
-                    m.d.sync += [cursor.eq(cursor + 1), shares.eq(0)]
+                    m.d.sync += shares.eq(0)
                     with m.If(self.payload.p.last):
                         m.d.comb += [
                             end.eq(1),
@@ -225,17 +267,27 @@ class FrameBuilder(wiring.Component):
                 m.d.comb += end.eq(1)
                 m.next = "IDLE"
 
-        good = segment.frame & ~bad
+        with m.If(word_valid):
+            m.d.sync += cursor.eq(cursor + 1)
+
+        good = segment.frame & ~bad & ~refused
         with m.If(end & good):
             m.d.sync += head.eq(head + ((segment.octets + 7) >> 3))
 
         done = done_queue.i
         m.d.comb += [
-            *(done.p[name].eq(segment[name]) for name in done.p.shape().members),
+            *(
+                done.p[name].eq(segment[name])
+                for name in done.p.shape().members
+                if name != "tracked"
+            ),
+            done.p.tracked.eq(segment.frame & segment.opens & ~refused),
             done.valid.eq(end & segment.last),
         ]
         with m.If(bad):
             m.d.comb += done.p.status.eq(Status.GENERAL_ERR)
+        with m.If(refused):
+            m.d.comb += done.p.status.eq(Status.NO_TRACKER)
 
         m.submodules.check = check = FrameCheck()
         end_valid = Signal()
@@ -243,11 +295,18 @@ class FrameBuilder(wiring.Component):
             self.write_enable.eq(word_valid),
             self.write_address.eq(cursor),
             self.write_data.eq(word),
-            check.position.eq(index),
-            check.udp_length.eq(segment.octets - (ETHERNET.size + IPV4.size)),
+            check.low.eq(Mux(low_covered, word[:32], 0)),
+            check.step.eq(header.step),
+            check.vlan.eq(segment.vlan_valid),
+            check.ipv6.eq(segment.ipv6),
+            check.udp_length.eq(header.udp_length),
             check.end.octets.eq(segment.octets),
             check.end.frame.eq(good),
             check.end.completes.eq(segment.last),
+            check.end.vlan.eq(segment.vlan_valid),
+            check.end.ipv6.eq(segment.ipv6),
+            check.end.own.eq(own),
+            check.end.group.eq(segment.dest_mac[40]),
             end_valid.eq(end),
         ]
         m.d.comb += [
@@ -260,58 +319,90 @@ class FrameBuilder(wiring.Component):
         return m
 
     @staticmethod
-    def _header_words(segment):
-        """Words before the payload's. A Send's header shares its last word with the payload."""
-        sizes = [
-            (segment.opcode == opcode, (HEADER_OCTETS + header_size(opcode)) // 8)
-            for opcode in (Opcode.WRITE, Opcode.WRITE_RECORD, Opcode.SEND_IMMEDIATE, Opcode.SEND)
-        ]
-        words = 0
-        for matches, size in sizes:
-            words = Mux(matches, size, words)
-        return words + ((segment.opcode == Opcode.SEND) & (segment.length == 0))
+    def _measure_header(m, segment, last_step, shares):
+        """The step of the header's last whole word; whether four octets of it are left then."""
+        late = segment.vlan_valid ^ segment.ipv6
+        with m.Switch(segment.opcode):
+            for opcode, size in _HEADERS.items():
+                # Two octets of it are in the word of DDP_STEP, and four more unless that is late.
+                steps, left = divmod(size - 2 - 4, 8)
+                late_steps, late_left = divmod(size - 2, 8)
+                with m.Case(opcode):
+                    m.d.sync += [
+                        last_step.eq(DDP_STEP + Mux(late, late_steps, steps)),
+                        shares.eq(Mux(late, late_left != 0, left != 0)),
+                    ]
 
-    def _header(self, m, segment):
-        """All octets of the header."""
-        m.submodules.udp = udp = UdpHeader()
+    def _header(self, m, segment, start):
+        """The words of the header of ``segment``, of which the first comes with ``start``."""
+        m.submodules.header = header = FrameHeader()
+        m.d.comb += header.start.eq(start)
+        for fields, source in ((header.starting, self.segments.p), (header.i, segment)):
+            m.d.comb += [
+                *(
+                    fields[name].eq(source[name])
+                    for name in (
+                        "dest_mac",
+                        "vlan_valid",
+                        "vlan",
+                        "ipv6",
+                        "traffic_class",
+                        "hop_limit",
+                        "dest_ip",
+                        "dest_port",
+                        "octets",
+                    )
+                ),
+                fields.source_mac.eq(self.config.mac),
+                fields.source_ipv4.eq(self.config.ipv4),
+                fields.source_ipv6.eq(self.config.ipv6),
+                fields.source_port.eq(source.udp_port),
+            ]
+
         tagged = Signal()
         extended = Signal()
+        read = Signal()
         opcode = Signal(4)
         m.d.comb += [
-            tagged.eq((segment.opcode == Opcode.WRITE) | (segment.opcode == Opcode.WRITE_RECORD)),
+            tagged.eq(
+                Cat(segment.opcode == each for each in _HEADERS if each in TAGGED_OPCODES).any()
+            ),
             extended.eq(
                 (segment.opcode == Opcode.WRITE_RECORD) | (segment.opcode == Opcode.SEND_IMMEDIATE)
             ),
+            read.eq(segment.opcode == Opcode.READ_REQUEST),
             opcode.eq(segment.opcode),
-            udp.i.dest_mac.eq(segment.dest_mac),
-            udp.i.source_mac.eq(self.config.mac),
-            udp.i.traffic_class.eq(segment.traffic_class),
-            udp.i.hop_limit.eq(segment.hop_limit),
-            udp.i.source_ip.eq(self.config.ipv4),
-            udp.i.dest_ip.eq(segment.dest_ip),
-            udp.i.source_port.eq(segment.udp_port),
-            udp.i.dest_port.eq(segment.dest_port),
-            udp.i.ip_length.eq(segment.octets - ETHERNET.size),
-            udp.i.udp_length.eq(segment.octets - (ETHERNET.size + IPV4.size)),
         ]
         with m.If((segment.opcode == Opcode.SEND) & segment.solicited):
             m.d.comb += opcode.eq(Opcode.SEND_SOLICITED)
-        control = {
-            "ddp": DDP_VERSION | Mux(tagged, DDP_TAGGED, 0) | Mux(segment.last, DDP_LAST, 0),
-            "rdmap": RDMAP_VERSION
+        ddp = DDP_VERSION | Mux(tagged, DDP_TAGGED, 0) | Mux(segment.last, DDP_LAST, 0)
+        rdmap = (
+            RDMAP_VERSION
             | Mux(extended & segment.solicited, RDMAP_SOLICITED, 0)
             | Mux(extended & segment.immediate_valid, RDMAP_IMMEDIATE, 0)
-            | opcode,
-        }
-        record = {"msn": segment.msn, "mo": segment.mo, "mlen": segment.mlen}
-        tagged_octets = Cat(
-            header_octets(TAGGED, **control, stag=segment.stag, to=segment.to),
-            header_octets(RECORD, **record, immediate=segment.immediate),
+            | opcode
         )
-        untagged_octets = Cat(
-            header_octets(
-                UNTAGGED, **control, rsvdulp=segment.mlen, msn=segment.msn, mo=segment.mo
-            ),
-            header_octets(IMMEDIATE, immediate=segment.immediate),
-        )
-        return Cat(udp.o, Mux(tagged, tagged_octets, untagged_octets))
+        m.d.comb += header.control.eq(Cat(Value.cast(ddp)[:8], Value.cast(rdmap)[:8]))
+
+        # The fields after the control octets, 32 bits each, of tagged and untagged headers.
+        to_high, to_low = segment.to[32:], segment.to[:32]
+        sink_high, sink_low = segment.sink_to[32:], segment.sink_to[:32]
+        queue = Mux(read, QueueNumber.REQUEST, QueueNumber.SEND)
+        rsvdulp = Mux(read, READ_REQUEST.size, segment.mlen)
+        quads = [
+            Mux(tagged, segment.stag, rsvdulp),
+            Mux(tagged, to_high, queue),
+            Mux(tagged, to_low, segment.msn),
+            Mux(tagged, segment.msn, segment.mo),
+            Mux(tagged, segment.mo, segment.immediate),  # a Read's is the sink STag
+            Mux(tagged, segment.mlen, sink_high),
+            Mux(tagged, segment.immediate, sink_low),
+            segment.mlen,
+            segment.stag,
+            to_high,
+            to_low,
+        ]
+        for quad, value in zip(header.quads, quads, strict=True):
+            number = Cat(value, Const(0, 32))[:32]
+            m.d.comb += quad.eq(Cat(number.word_select(index, 8) for index in (3, 2, 1, 0)))
+        return header

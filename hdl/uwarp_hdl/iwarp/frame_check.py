@@ -7,40 +7,43 @@
            +--> lanes --> word's sum --> frame's sum --> fold --> fold ------> + --> fold --> fold
 
 One word a cycle, no gap needed between frames, latency 9 cycles after the last word. The CRC is
-taken over whole words: the two octets before the DDP segment and those after its end are zero, and
-the state begins before the former and is taken back over the latter. The checksum covers the CRC,
-which is added last.
+taken over whole words: the two or six octets before the DDP segment and those after its end count
+as zero, and the state begins before the former and is taken back over the latter. The checksum
+covers the CRC, which is added last.
 """
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
-from uwarp.wire import CRC_OCTETS, ETHERNET, IPV4, PROTOCOL_UDP
+from uwarp.wire import CRC_OCTETS, PROTOCOL_UDP
 
-from ..net.header import HEADER_OCTETS
+from ..net.header import DDP_STEP
 from . import crc32c
 from .fetch import LENGTH_WIDTH
 
 __all__ = ["FrameCheck", "FrameEnd"]
 
-#: The first word with octets that the CRC covers, and how many others that has; the first word with
-#: octets that the checksum covers, which begins with the IPv4 checksum.
-_CRC_WORD, _CRC_BEFORE = divmod(HEADER_OCTETS, 8)
-_SUM_WORD = (ETHERNET.size + IPV4.offset("checksum")) // 8
-_INITIAL = crc32c.unstep(crc32c.INITIAL, _CRC_BEFORE)
+#: The CRC's state before the octets in front of the DDP segment in its first word.
+_INITIAL = {octets: crc32c.unstep(crc32c.INITIAL, octets) for octets in (2, 6)}
 
 
 class FrameEnd(data.Struct):
     """A frame whose words are in the buffer.
 
-    ``checksum`` is octets 40 and 41, ``crc`` the last four, the first on the wire in bits 7:0.
-    Without ``frame`` there is nothing to send. ``completes`` if a message ends with it.
+    ``checksum`` is UDP's, ``crc`` the last four octets, the first on the wire in bits 7:0; ``vlan``
+    and ``ipv6`` tell where the former goes. ``own`` if its destination is the port's own MAC
+    address, ``group`` if that has the group bit. Without ``frame`` there is nothing to send.
+    ``completes`` if a message ends with it.
     """
 
     octets: LENGTH_WIDTH
     frame: 1
     completes: 1
+    vlan: 1
+    ipv6: 1
+    own: 1
+    group: 1
     checksum: 16
     crc: 32
 
@@ -52,10 +55,12 @@ class FrameCheck(wiring.Component):
     -------
     valid : In(1)
     word : In(64)
-        The frame's next word; octets 40, 41 and those after the payload are 0.
-    position : In(4)
-        Number of the word, right up to 6 and at least 6 after.
-    udp_length : In(16)
+        The frame's next word; the UDP checksum's octets and those after the payload are 0.
+    low : In(32)
+        The low half of ``word``, 0 if it is before the DDP segment in a word with octets of that.
+    step : In(4)
+        Of the word, as FrameHeader has it; greater than DDP_STEP after that.
+    vlan, ipv6, udp_length : In(1), In(1), In(16)
         Of the frame that ``word`` is of.
     end : In(FrameEnd), end_valid : In(1)
         With the last word of the frame, or alone if ``frame`` is not set; ``checksum`` and ``crc``
@@ -66,7 +71,10 @@ class FrameCheck(wiring.Component):
 
     valid: In(1)
     word: In(64)
-    position: In(4)
+    low: In(32)
+    step: In(4)
+    vlan: In(1)
+    ipv6: In(1)
     udp_length: In(16)
     end: In(FrameEnd)
     end_valid: In(1)
@@ -89,24 +97,37 @@ class FrameCheck(wiring.Component):
             """Where the CRC begins in its word."""
             return (ends[stage].octets - CRC_OCTETS)[:3]
 
-        # Stage 1: what the word adds to the CRC; sums of lanes. The IPv4 checksum's place carries
-        # the pseudo header's protocol and length (RFC 768); lanes are little-endian (RFC 1071).
+        # In a frame that is ``late`` the first word that the CRC covers has six octets before the
+        # DDP segment, and the first that the checksum covers six before the source address.
+        late = Signal()
+        crc_first, sum_first, sum_after = Signal(), Signal(), Signal()
+        m.d.comb += [
+            late.eq(self.vlan ^ self.ipv6),
+            crc_first.eq(self.step == DDP_STEP),
+            sum_first.eq(self.step == Mux(self.ipv6 & ~self.vlan, 2, 3)),
+            sum_after.eq(self.step >= 3),
+        ]
+
+        # Stage 1: what the word adds to the CRC; sums of lanes. The place of what lies before the
+        # source address carries the pseudo header's protocol and length (RFC 768; RFC 8200, section
+        # 8.1); lanes are little-endian (RFC 1071).
         share = Signal(32)
-        crc_covers, crc_begins = Signal(), Signal()
+        crc_covers, crc_begins, crc_late = Signal(), Signal(), Signal()
         sum_covers, sum_begins = Signal(), Signal()
         pseudo = Signal(16)
         lane_sums = [Signal(17, name=f"lane_sum_{index}") for index in range(2)]
-        begins = self.position == _SUM_WORD
+        foreign = (sum_first & late).replicate(16)
         m.d.comb += pseudo.eq(self.udp_length + PROTOCOL_UDP)
-        first_lane = Mux(begins, Cat(pseudo[8:], pseudo[:8]), self.word[:16])
+        first_lane = Mux(sum_first, Cat(pseudo[8:], pseudo[:8]), self.word[:16])
         m.d.sync += [
-            share.eq(crc32c.data_share(self.word)),
-            crc_covers.eq(self.valid & (self.position >= _CRC_WORD)),
-            crc_begins.eq(self.position == _CRC_WORD),
-            sum_covers.eq(self.valid & (self.position >= _SUM_WORD)),
-            sum_begins.eq(begins),
-            lane_sums[0].eq(first_lane + self.word[16:32]),
-            lane_sums[1].eq(self.word[32:48] + self.word[48:]),
+            share.eq(crc32c.data_share(Cat(self.low, self.word[32:]))),
+            crc_covers.eq(self.valid & (self.step >= DDP_STEP)),
+            crc_begins.eq(crc_first),
+            crc_late.eq(late),
+            sum_covers.eq(self.valid & (sum_first | sum_after)),
+            sum_begins.eq(sum_first),
+            lane_sums[0].eq(first_lane + (self.word[16:32] & ~foreign)),
+            lane_sums[1].eq((self.word[32:48] & ~foreign) + self.word[48:]),
         ]
 
         # Stages 2 and 3: state; sum of the word, then of the frame.
@@ -115,7 +136,8 @@ class FrameCheck(wiring.Component):
         word_sum_covers, word_sum_begins = Signal(), Signal()
         frame_sum = Signal(32)
         with m.If(crc_covers):
-            advanced = Mux(crc_begins, crc32c.advance(_INITIAL, 8), crc32c.advance(state, 8))
+            begun = Mux(crc_late, *(crc32c.advance(_INITIAL[octets], 8) for octets in (6, 2)))
+            advanced = Mux(crc_begins, begun, crc32c.advance(state, 8))
             m.d.sync += state.eq(advanced ^ share)
         m.d.sync += [
             word_sum.eq(lane_sums[0] + lane_sums[1]),

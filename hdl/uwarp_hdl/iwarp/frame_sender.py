@@ -9,13 +9,13 @@ One word a cycle, frame after frame without a gap. From a frame's announcement t
 cycles. A frame that has begun goes on without a gap as long as ``tx`` is ready.
 """
 
-from amaranth.hdl import Module, Signal
+from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import Parameters
-from uwarp.wire import CRC_OCTETS, ETHERNET, IPV4, UDP
+from uwarp.wire import CRC_OCTETS, ETHERNET, IPV4, IPV6, UDP, VLAN
 
 from ..interfaces import PacketSignature
 from .fetch import LENGTH_WIDTH
@@ -24,7 +24,22 @@ from .frame_check import FrameEnd
 
 __all__ = ["FrameSender"]
 
-_CHECKSUM_WORD, _CHECKSUM_OCTET = divmod(ETHERNET.size + IPV4.size + UDP.offset("checksum"), 8)
+#: Word and octet of the UDP checksum by VLAN tag and IPv6.
+_CHECKSUM = {
+    (vlan, ipv6): divmod(
+        ETHERNET.size
+        + (VLAN.size if vlan else 0)
+        + (IPV6.size if ipv6 else IPV4.size)
+        + UDP.offset("checksum"),
+        8,
+    )
+    for vlan in (0, 1)
+    for ipv6 in (0, 1)
+}
+
+
+#: The least of those words; none of a frame's CRC is in it or in one before.
+_SETTLED = min(word for word, _ in _CHECKSUM.values())
 
 
 class _Stage(data.Struct):
@@ -37,6 +52,8 @@ class _Stage(data.Struct):
     alone: 1
     mark: 1
     completes: 1
+    own: 1
+    group: 1
 
 
 class FrameSender(wiring.Component):
@@ -56,6 +73,8 @@ class FrameSender(wiring.Component):
     tail : Out
         First word of the buffer that is still to be sent; one bit more than an address.
     tx : Out(PacketSignature())
+    own, group : Out(1)
+        Of the frame that ``tx`` offers, as FrameEnd has them.
     passed, completes : Out(1)
         In the cycle in which the last beat of a frame is taken, or a FrameEnd without a frame
         has come this far: ``passed``, and with it that FrameEnd's ``completes``.
@@ -73,6 +92,8 @@ class FrameSender(wiring.Component):
                 "frames": In(stream.Signature(FrameEnd)),
                 "tail": Out(address_width + 1),
                 "tx": Out(PacketSignature()),
+                "own": Out(1),
+                "group": Out(1),
                 "passed": Out(1),
                 "completes": Out(1),
             }
@@ -97,10 +118,17 @@ class FrameSender(wiring.Component):
         index = Signal(LENGTH_WIDTH - 3)
         crc_index, crc_place = (frame.octets - CRC_OCTETS)[3:], (frame.octets - CRC_OCTETS)[:3]
         last_index = (frame.octets - 1)[3:]
-        # Settled long before the CRC's word, the eighth or later, is read.
+        # Settled before the checksum's word, and long before the CRC's, is read.
         crc_octets = Signal(96)
         crc_word, end_word = Signal(len(index)), Signal(len(index))
         last_count = Signal(4)
+        checksum_word = Signal(4, init=_SETTLED)
+        checksum = Signal(64)
+        with m.Switch(Cat(frame.vlan, frame.ipv6)):
+            for (vlan, ipv6), (word, octet) in _CHECKSUM.items():
+                with m.Case(vlan | ipv6 << 1):
+                    m.d.sync += checksum_word.eq(word)
+                    m.d.comb += checksum.eq(frame.checksum << (8 * octet))
         m.d.sync += [
             crc_octets.eq(frame.crc << (crc_place << 3)),
             crc_word.eq(crc_index),
@@ -116,12 +144,14 @@ class FrameSender(wiring.Component):
             read.addr.eq(self.tail),
             read.en.eq(advance),
             next_valid.eq(active & frame.frame),
-            next_last.eq((index == end_word) & (index > _CHECKSUM_WORD)),
+            next_last.eq((index == end_word) & (index > _SETTLED)),
             next_stage.valid.eq(next_valid),
             next_stage.last.eq(next_last),
             next_stage.count.eq(8),
             next_stage.mark.eq(active & ~frame.frame),
             next_stage.completes.eq(frame.completes),
+            next_stage.own.eq(frame.own),
+            next_stage.group.eq(frame.group),
         ]
         with m.If(next_last):
             m.d.comb += [
@@ -129,9 +159,9 @@ class FrameSender(wiring.Component):
                 # Is there an octet of the frame before the CRC in this word?
                 next_stage.alone.eq((crc_place == 0) | ~begins_crc),
             ]
-        with m.If(index == _CHECKSUM_WORD):
-            m.d.comb += next_stage.insert.eq(frame.checksum << (8 * _CHECKSUM_OCTET))
-        with m.Elif(begins_crc & (index > _CHECKSUM_WORD)):
+        with m.If(index == checksum_word):
+            m.d.comb += next_stage.insert.eq(checksum)
+        with m.Elif(begins_crc & (index > _SETTLED)):
             m.d.comb += next_stage.insert.eq(crc_octets[:64])
         with m.Elif(next_last):
             m.d.comb += next_stage.insert.eq(crc_octets[64:])
@@ -164,6 +194,8 @@ class FrameSender(wiring.Component):
                 self.tx.valid.eq(in_register.valid),
                 tx.last.eq(in_register.last),
                 tx.count.eq(in_register.count),
+                self.own.eq(in_register.own),
+                self.group.eq(in_register.group),
                 mark.eq(in_register.mark),
                 completes.eq(in_register.completes),
             ]

@@ -2,16 +2,20 @@
 
 ::
 
-    jobs --> bursts --> memory --> words (FIFO) --> rotator --> o
-       +--> alignments (FIFO) ------------------------^
+    jobs --> bursts --> memory --> words (FIFO) --> rotator --> blend with the word before --> o
+       +--> alignments (FIFO) ------------------------^-----------^
 
-A burst is asked for when the FIFO has room for it, so words always have a place, and all of the
-FIFO can be on its way: 512 words, 32 bursts of 16, are 3.3 us of line rate at 156.25 MHz. A burst
-ends at a 128-octet boundary, hence never crosses 4 KiB. One burst a cycle, one word a cycle; a job
-takes one cycle more than its words, or two if its first word comes from two.
+A segment's payload is gathered from pieces of any length at any address. A burst is asked for when
+the FIFO has room for it, so words always have a place, and all of the FIFO can be on its way: 512
+words, 32 bursts of 16, are 3.3 us of line rate at 156.25 MHz. A burst ends at a 128-octet boundary,
+hence never crosses 4 KiB.
+
+One burst a cycle, one word of memory a cycle, no gap between pieces but what asking takes: a cycle
+more than its bursts for each piece. A final piece takes one cycle more than its words if the last
+one ends up in two words of the frame.
 """
 
-from amaranth.hdl import Cat, Const, Module, Mux, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -35,7 +39,7 @@ _COUNT_WIDTH = LENGTH_WIDTH - 2
 class PayloadWord(data.Struct):
     """A word of payload in its place in the frame; octets that are not payload are 0.
 
-    ``error``, in the last word, tells that a read of the job failed.
+    ``error``, in the last word, tells that a read of the segment's payload failed.
     """
 
     data: 64
@@ -44,14 +48,20 @@ class PayloadWord(data.Struct):
 
 
 class _Alignment(data.Struct):
-    """``rotate`` octets up; ``prime`` if the first frame word needs two memory words."""
+    """How a piece's words of memory become words of the frame.
 
+    They go ``rotate`` octets up; ``prime`` if the first one fills up no word, because its octets
+    lie beyond the word's end. The piece ends before octet ``tail`` of a word, or 0, which with
+    ``spill`` is the one after that which the last word of memory completes.
+    """
+
+    words: _COUNT_WIDTH
+    place: 3
     rotate: 3
-    upper: 1
     prime: 1
-    words_in: _COUNT_WIDTH
-    words_out: _COUNT_WIDTH
     tail: 3
+    spill: 1
+    final: 1
 
 
 class PayloadReader(wiring.Component):
@@ -64,8 +74,10 @@ class PayloadReader(wiring.Component):
     Members
     -------
     jobs : In(stream of ReadJob)
+        The pieces of a segment follow each other; each begins in the octet of a frame word in which
+        the one before ended.
     o : Out(stream of PayloadWord)
-        For each job the words from the one with its first to the one with its last octet.
+        For each segment the words from the one with its first to the one with its last octet.
     read : Out(ReadClientSignature)
     event_requests : Out(stream of EventRequest)
         For each burst that failed.
@@ -85,7 +97,7 @@ class PayloadReader(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.words = words = Queue(ReadBeat, FIFO_WORDS)
-        # Two queues in step: one of all these bits would not fit into LUT RAM.
+        # Two queues in step: one of all these bits might not fit into LUT RAM.
         m.submodules.alignments = alignments = Queue(_Alignment, JOBS)
         m.submodules.owners = owners = Queue(self._qpn_width, JOBS)
         m.d.comb += [
@@ -100,9 +112,10 @@ class PayloadReader(wiring.Component):
     def _ask(self, m, words, alignments):
         job, bursts = self.jobs.p, self.read.bursts
         first = job.address[:3]
-        place = Cat(Const(0, 2), job.upper)
         alignment = alignments.i.p
         words_in = (first + job.length + 7) >> 3
+        last_octet = Signal(3)  # of the word of the frame
+        rotate = Signal(3)
 
         word_address = Signal(61)
         left = Signal(_COUNT_WIDTH)
@@ -111,12 +124,15 @@ class PayloadReader(wiring.Component):
         size = Signal(range(BURST_WORDS + 1))
         ask = Signal()
         m.d.comb += [
-            alignment.rotate.eq(place - first),
-            alignment.upper.eq(job.upper),
-            alignment.prime.eq(first > place),
-            alignment.words_in.eq(words_in),
-            alignment.words_out.eq((place + job.length + 7) >> 3),
-            alignment.tail.eq(place + job.length),
+            last_octet.eq(job.place + job.length[:3] - 1),
+            rotate.eq(job.place - first),
+            alignment.words.eq(words_in),
+            alignment.place.eq(job.place),
+            alignment.rotate.eq(rotate),
+            alignment.prime.eq(first > job.place),
+            alignment.tail.eq(job.place + job.length[:3]),
+            alignment.spill.eq(last_octet < rotate),
+            alignment.final.eq(job.final),
             boundary.eq(BURST_WORDS - word_address[: BURST_WORDS.bit_length() - 1]),
             size.eq(Mux(left < boundary, left, boundary)),
             words.i.p.eq(self.read.beats.p),
@@ -151,40 +167,46 @@ class PayloadReader(wiring.Component):
     def _align(self, m, words, alignments, owners):
         told = self.event_requests
         spoiled = Signal()  # a word of the burst
-        job = Signal(_Alignment)
+        piece = Signal(_Alignment)
         qpn = Signal(self._qpn_width)
         active = Signal()
         priming = Signal()
-        beginning = Signal()
-        previous = Signal(64)
+        # Octets of the frame's word before this one are in ``kept``.
+        boundary = Signal(3)
+        kept = Signal(64)
         error = Signal()
 
-        rotated = words.o.p.data
-        for bit, turn in enumerate(job.rotate):
+        rotated = Signal(64)
+        turned = words.o.p.data
+        for bit, turn in enumerate(piece.rotate):
             by = 8 << bit
-            rotated = Mux(turn, Cat(rotated[64 - by :], rotated[: 64 - by]), rotated)
-        mixed = Signal(64)
-        present = Signal(64)
-        step = Signal()
+            turned = Mux(turn, Cat(turned[64 - by :], turned[: 64 - by]), turned)
+        blend = Signal(64)
+        needs_word = Signal()
+        last_word = Signal()
         ending = Signal()
-        needs_word = job.words_in != 0
+        completes = Signal()
+        step = Signal()
         out_free = ~self.o.valid | self.o.ready
-        may_step = (priming | out_free) & ~told.valid
         m.d.comb += [
-            told.p.type.eq(EventType.DMA_READ),
-            present.eq(Mux(needs_word, rotated, 0)),
-            ending.eq(~priming & (job.words_out == 1)),
-            step.eq(active & may_step & (words.o.valid | ~needs_word)),
-            words.o.ready.eq(active & may_step & needs_word),
+            rotated.eq(turned),
+            needs_word.eq(piece.words != 0),
+            last_word.eq(piece.words == 1),
+            # A final piece that spills ends with a word of what is kept.
+            ending.eq(Mux(piece.spill & piece.final, ~needs_word, last_word)),
+            completes.eq(~priming & (~ending | piece.spill | piece.final | (piece.tail == 0))),
+            step.eq(active & (out_free | ~completes) & ~told.valid & (words.o.valid | ~needs_word)),
+            words.o.ready.eq(step & needs_word),
             alignments.o.ready.eq(~active | (step & ending)),
+            told.p.type.eq(EventType.DMA_READ),
         ]
         for octet in range(8):
             lane = slice(8 * octet, 8 * octet + 8)
-            outside = ending & (job.tail != 0) & (octet >= job.tail)
-            if octet < 4:
-                outside = outside | (beginning & job.upper)
-            with m.If(~outside):
-                m.d.comb += mixed[lane].eq(Mux(octet < job.rotate, previous[lane], present[lane]))
+            m.d.comb += blend[lane].eq(
+                Mux((octet < boundary) | ~needs_word, kept[lane], rotated[lane])
+            )
+            with m.If(ending & piece.final & (piece.tail != 0) & (octet >= piece.tail)):
+                m.d.comb += blend[lane].eq(0)
 
         with m.If(told.ready):
             m.d.sync += told.valid.eq(0)
@@ -198,29 +220,31 @@ class PayloadReader(wiring.Component):
         with m.If(out_free):
             m.d.sync += self.o.valid.eq(0)
         with m.If(step):
+            error_now = error | (needs_word & words.o.p.error)
+            ends_all = ending & piece.final
             m.d.sync += [
-                previous.eq(rotated),
-                error.eq(error | (needs_word & words.o.p.error)),
                 priming.eq(0),
+                boundary.eq(piece.rotate),
+                kept.eq(Mux(completes, rotated, blend)),
+                error.eq(error_now & ~ends_all),
             ]
+            with m.If(ends_all):
+                # The next segment's first word begins with zeros.
+                m.d.sync += kept.eq(0)
             with m.If(needs_word):
-                m.d.sync += job.words_in.eq(job.words_in - 1)
-            with m.If(~priming):
+                m.d.sync += piece.words.eq(piece.words - 1)
+            with m.If(completes):
                 m.d.sync += [
-                    beginning.eq(0),
-                    job.words_out.eq(job.words_out - 1),
                     self.o.valid.eq(1),
-                    self.o.p.data.eq(mixed),
-                    self.o.p.last.eq(ending),
-                    self.o.p.error.eq(ending & (error | (needs_word & words.o.p.error))),
+                    self.o.p.data.eq(blend),
+                    self.o.p.last.eq(ends_all),
+                    self.o.p.error.eq(ends_all & error_now),
                 ]
         with m.If(alignments.o.ready):
             m.d.sync += [
                 active.eq(alignments.o.valid),
-                job.eq(alignments.o.p),
+                piece.eq(alignments.o.p),
                 qpn.eq(owners.o.p),
                 priming.eq(alignments.o.p.prime),
-                beginning.eq(1),
-                previous.eq(0),
-                error.eq(0),
+                boundary.eq(alignments.o.p.place),
             ]

@@ -11,7 +11,8 @@
 A QP with work stands in the queue of waiting QPs exactly once. In its turn it is looked up in the
 QP table; not in RTS, without a CQ slot or without a message slot it goes to the queue's end and is
 asked again. A turn takes 5 cycles and the answer of the completion queues, in whose time
-retirements are taken; a doorbell or a retirement by itself takes 2 to 4.
+retirements are taken; a doorbell or a retirement by itself takes 2 to 4. A doorbell that nobody
+waits beside is its QP's turn at once.
 """
 
 from amaranth.hdl import Module, Signal
@@ -29,6 +30,7 @@ __all__ = [
     "EPOCH_WIDTH",
     "EXTRA_SLOTS",
     "SendScheduler",
+    "all_slots",
     "fetch_layout",
     "qp_width",
     "retirement_layout",
@@ -54,12 +56,18 @@ def slot_count(parameters: Parameters) -> int:
     return parameters.n_qp + EXTRA_SLOTS
 
 
+def all_slots(parameters: Parameters) -> int:
+    """Slots of messages, and behind them those of responses."""
+    return slot_count(parameters) + parameters.n_read
+
+
 def slot_width(parameters: Parameters) -> int:
-    return (slot_count(parameters) - 1).bit_length()
+    return (all_slots(parameters) - 1).bit_length()
 
 
 def fetch_layout(parameters: Parameters) -> data.StructLayout:
-    """A WQE to fetch: entry ``offset`` of the ring; the rest goes with its message."""
+    """A WQE to fetch: entry ``offset`` of the ring, with its extension if ``wide``; the rest goes
+    with its message."""
     return data.StructLayout(
         {
             "qpn": qp_width(parameters),
@@ -68,8 +76,8 @@ def fetch_layout(parameters: Parameters) -> data.StructLayout:
             "index": 16,
             "cq": qp_width(parameters),
             "pd": 16,
-            "udp_port": 16,
             "path_mtu": 16,
+            "wide": 1,
             "sq_addr": 56,
             "offset": 15,
         }
@@ -162,6 +170,7 @@ class SendScheduler(wiring.Component):
         next_index = Signal(32)
         reserve = Signal()
         retire = Signal()
+        at_once = Signal()  # the doorbell's QP has its turn
 
         m.d.comb += [
             write.addr.eq(qpn),
@@ -177,13 +186,13 @@ class SendScheduler(wiring.Component):
             fetch.index.eq(row.next),
             fetch.cq.eq(qp.send_cq),
             fetch.pd.eq(qp.pd),
-            fetch.udp_port.eq(qp.udp_port),
             fetch.path_mtu.eq(qp.path_mtu),
+            fetch.wide.eq(qp.sq_wide),
             fetch.sq_addr.eq(qp.sq_addr),
             fetch.offset.eq(row.next & ((1 << qp.sq_log2) - 1)),
         ]
 
-        with m.FSM(init="CLEAR"):
+        with m.FSM(init="CLEAR") as fsm:
             with m.State("CLEAR"):
                 m.d.comb += [
                     self.busy.eq(1),
@@ -235,10 +244,20 @@ class SendScheduler(wiring.Component):
                         write.data.producer.eq(doorbell.index),
                         write.data.waiting.eq(1),
                         write.en.eq(1),
-                        waiting.i.valid.eq(~read.data.waiting),
+                        waiting.i.valid.eq(~read.data.waiting & ~at_once),
                         self.doorbells.ready.eq(1),
+                        self.qp.index.eq(qpn),
+                    ]
+                    m.d.sync += [
+                        row.eq(read.data),
+                        row.producer.eq(doorbell.index),
+                        row.waiting.eq(1),
                     ]
                     m.next = "IDLE"
+                    with m.If(~waiting.o.valid & self.enable & ~self.qp_taken):
+                        with m.If(~read.data.waiting):
+                            m.d.comb += at_once.eq(1)
+                            m.next = "LOOK_QP"
 
             with m.State("RETIRE"):
                 m.d.comb += retire.eq(1)
@@ -259,11 +278,10 @@ class SendScheduler(wiring.Component):
                     m.next = "IDLE"
 
             with m.State("LOOK"):
-                m.d.sync += [
-                    row.eq(read.data),
-                    qp.eq(self.qp.row),
-                    failed.eq(self.failed.bit_select(qpn, 1)),
-                ]
+                m.d.sync += row.eq(read.data)
+                m.next = "DECIDE"
+
+            with m.State("LOOK_QP"):
                 m.next = "DECIDE"
 
             with m.State("DECIDE"):
@@ -328,6 +346,8 @@ class SendScheduler(wiring.Component):
                         m.d.sync += extra.eq(extra + 1)
                     m.next = "IDLE"
 
+        with m.If(fsm.ongoing("LOOK") | fsm.ongoing("LOOK_QP")):
+            m.d.sync += [qp.eq(self.qp.row), failed.eq(self.failed.bit_select(qpn, 1))]
         with m.If(reserve):
             m.d.comb += [
                 request.p.operation.eq(CreditOperation.RESERVE),

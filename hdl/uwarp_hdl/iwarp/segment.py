@@ -4,26 +4,36 @@
 
     messages --> message memory, row = slot --+--> arithmetic --+--> segments, to the frame builder
           +--> list of the QP's slots         |                 +--> reads, to the payload reader
+    pieces ----> piece memory ----------------+                 +--> openings of Reads
                   |                           |
                   +--> QPs with messages <----+  back to the end if the QP has more
 
-A datagram takes 6 cycles, a message that comes in 2 more: less than the 12 that the smallest frame
-of a Write-Record takes on the wire. Messages of a QP leave in the order in which they came.
+A datagram takes 7 cycles, and 3 more for each further piece that it is gathered from; a message
+that comes in takes 2 more. The smallest frame of a Write-Record takes 12 on the wire. Messages of a
+QP leave in the order in which they came.
 """
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from uwarp.contract import Parameters, QpState, Status
-from uwarp.wire import ETHERNET, TAGGED_OPCODES, Opcode
+from uwarp.contract import MAX_SGE, Parameters, QpState, Status
+from uwarp.wire import ETHERNET, TAGGED_OPCODES, VLAN, Opcode
 
 from ..interfaces import TableReadSignature
-from ..layouts import QP_ROW
+from ..layouts import QP_ROW, ReadOpening
 from ..stream.queue import Queue
-from .fetch import LENGTH_WIDTH, OVERHEAD, STATUS_WIDTH, message_layout
-from .scheduler import EPOCH_WIDTH, qp_width, slot_count, slot_width
+from .fetch import (
+    IPV6_OVERHEAD,
+    LENGTH_WIDTH,
+    OVERHEAD,
+    STATUS_WIDTH,
+    message_layout,
+    piece_layout,
+)
+from .scheduler import EPOCH_WIDTH, all_slots, qp_width, slot_width
+from .token_bucket import charge_layout
 
 __all__ = ["ReadJob", "Segmenter", "segment_layout"]
 
@@ -34,23 +44,32 @@ _COPIED = (
     "index",
     "opcode",
     "signaled",
+    "silent",
     "immediate_valid",
     "solicited",
     "stag",
+    "ipv6",
     "dest_ip",
     "dest_port",
     "dest_mac",
+    "vlan_valid",
+    "vlan",
     "traffic_class",
     "hop_limit",
-    "udp_port",
 )
+
+#: Cycles after the answer to an opening until ``trackers_full`` says so.
+_OPENING_CYCLES = 8
 
 
 def segment_layout(parameters: Parameters) -> data.StructLayout:
     """One turn of a message.
 
-    With ``frame`` a frame of ``octets`` octets goes out, ``length`` of them payload. With ``last``
-    the message ends here: with ``status``, or without a completion on ``discard``.
+    With ``frame`` a frame of ``octets`` octets goes out, ``length`` of them payload; one that
+    ``opens`` only when its tracker is open. With ``last`` the message ends here: with ``status``,
+    or without a completion on ``discard`` or of a response (``silent``). Of a Read ``stag`` and
+    ``to`` are the source's, ``immediate`` and ``sink_to`` the sink's. ``dest_ip`` is an IPv4
+    address in its low 32 bits, unless ``ipv6``.
     """
     message = message_layout(parameters).members
     return data.StructLayout(
@@ -59,27 +78,32 @@ def segment_layout(parameters: Parameters) -> data.StructLayout:
             "frame": 1,
             "last": 1,
             "discard": 1,
+            "opens": 1,
             "status": STATUS_WIDTH,
             "length": LENGTH_WIDTH,
             "octets": LENGTH_WIDTH,
+            "udp_port": 16,
             "to": 64,
             "msn": 32,
             "mo": 32,
             "mlen": 32,
             "immediate": 32,
+            "sink_to": 64,
         }
     )
 
 
 class ReadJob(data.Struct):
-    """``length`` octets, not 0, from DMA address ``address``, for QP ``qpn``.
+    """A piece of a segment's payload: ``length`` octets, not 0, from DMA address ``address``.
 
-    The first one goes to octet 4 of a word if ``upper``, else to octet 0.
+    For QP ``qpn``. The first one goes to octet ``place`` of a word; ``final`` if no other piece of
+    the segment follows.
     """
 
     address: 64
     length: LENGTH_WIDTH
-    upper: 1
+    place: 3
+    final: 1
     qpn: 16
 
 
@@ -87,7 +111,8 @@ class Segmenter(wiring.Component):
     """Cut messages into segments; QPs take turns by datagram.
 
     A message whose QP was reset since its fetch ends with ``discard``. One whose slot is ``failed``
-    ends with GENERAL_ERR. One whose QP is not in RTS waits, and with it the QP's later ones.
+    ends with GENERAL_ERR. One whose QP is not in RTS, or ``dry``, waits, and with it the QP's later
+    ones; so does a Read while all trackers are taken, or another's opening is not answered.
 
     Parameters
     ----------
@@ -96,14 +121,25 @@ class Segmenter(wiring.Component):
     Members
     -------
     messages : In(stream of message_layout)
+    pieces : In(piece_layout)
+        Of messages that come later, but for responses: theirs comes with them.
     resets : In(stream of QPN)
         The QP's messages so far are discarded; its next MSN is 1.
     segments : Out(stream of segment_layout)
     reads : Out(stream of ReadJob)
-        One for each segment of one octet or more, in the segments' order.
+        One for each piece, in the segments' order.
+    read_openings : Out(stream of ReadOpening)
+        One for each segment with ``frame`` that ``opens``, in their order.
+    opened : In(1)
+        Strobe: an opening is answered.
+    trackers_full : In(1)
     qp : Out(TableReadSignature)
     qp_taken : Out(1)
         ``qp.index`` is in use in this cycle.
+    dry : In(1)
+        The QP of ``turn`` may send nothing now.
+    turn : Out(qpn)
+    charge : Out(charge_layout)
     failed_slot, failed : Out, In(1)
         ``failed`` answers ``failed_slot`` in the same cycle: a payload read of that message failed.
     enable : In(1)
@@ -118,11 +154,18 @@ class Segmenter(wiring.Component):
         super().__init__(
             {
                 "messages": In(stream.Signature(message_layout(parameters))),
+                "pieces": In(piece_layout(parameters)),
                 "resets": In(stream.Signature(width)),
                 "segments": Out(stream.Signature(segment_layout(parameters))),
                 "reads": Out(stream.Signature(ReadJob)),
+                "read_openings": Out(stream.Signature(ReadOpening)),
+                "opened": In(1),
+                "trackers_full": In(1),
                 "qp": Out(TableReadSignature(QP_ROW, width)),
                 "qp_taken": Out(1),
+                "dry": In(1),
+                "turn": Out(width),
+                "charge": Out(charge_layout(parameters)),
                 "failed_slot": Out(slot_width(parameters)),
                 "failed": In(1),
                 "enable": In(1),
@@ -132,8 +175,9 @@ class Segmenter(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        n_qp, n_slots = self._parameters.n_qp, slot_count(self._parameters)
+        n_qp, n_slots = self._parameters.n_qp, all_slots(self._parameters)
         slot_bits = slot_width(self._parameters)
+        piece_bits = (MAX_SGE - 1).bit_length()
         row_layout = data.StructLayout(
             {
                 "head": slot_bits,
@@ -142,23 +186,33 @@ class Segmenter(wiring.Component):
                 "epoch": EPOCH_WIDTH,
                 "msn": 32,  # of the last message that had one
                 "mo": 32,  # of the head message's next segment
+                "piece": piece_bits,  # that it begins in
+                "begun": 32,  # octets of the piece that are sent
             }
         )
         m.submodules.rows = rows = Memory(shape=row_layout, depth=n_qp, init=[])
         row_read, row_write = rows.read_port(), rows.write_port()
-        layout = message_layout(self._parameters)
+        members = message_layout(self._parameters).members
+        layout = data.StructLayout(
+            {name: shape for name, shape in members.items() if name != "address"}
+        )
         m.submodules.store = store = Memory(shape=layout, depth=n_slots, init=[])
         store_read, store_write = store.read_port(), store.write_port()
+        piece_shape = data.StructLayout({"address": 64, "length": 32})
+        m.submodules.piece_store = piece_store = Memory(
+            shape=piece_shape, depth=1 << slot_bits + piece_bits, init=[]
+        )
+        piece_read, piece_write = piece_store.read_port(), piece_store.write_port()
         m.submodules.links = links = Memory(shape=slot_bits, depth=n_slots, init=[])
         link_read, link_write = links.read_port(), links.write_port()
         m.submodules.turns = turns = Queue(qp_width(self._parameters), n_qp)
 
         arrival = self.messages.p
-        arrived = Signal(slot_bits)
         qpn = Signal(qp_width(self._parameters))
         row = Signal(row_layout)
         follower = Signal(slot_bits)
         message = Signal(layout)
+        piece = Signal(piece_shape)
         sends = Signal()
         stale = Signal()
         failed = Signal()
@@ -167,62 +221,112 @@ class Segmenter(wiring.Component):
         # Segments end on multiples of the granule of it.
         place = Signal(16)
         address = Signal(64)
+        left = Signal(32)  # octets of the piece that are not sent
+        needed = Signal(LENGTH_WIDTH)  # octets of the segment that are not asked for
+        octet = Signal(3)  # of a frame word, where they go
+        udp_port = Signal(16)
+        mtu = Signal(LENGTH_WIDTH)
+        room = Signal(LENGTH_WIDTH)
+        headers = Signal(range(256))
         single = Signal()
         length = Signal(LENGTH_WIDTH)
         segment_taken = Signal()
-        read_taken = Signal()
+        opening_taken = Signal()
         sweep = Signal(range(n_qp))
 
         m.d.comb += [
             store_write.addr.eq(arrival.slot),
-            store_write.data.eq(arrival),
+            *(
+                store_write.data[name].eq(arrival[name])
+                for name in layout.members
+                if name != "epoch"
+            ),
+            store_write.data.epoch.eq(Mux(arrival.silent, row_read.data.epoch, arrival.epoch)),
             link_write.addr.eq(row_read.data.tail),
-            link_write.data.eq(arrived),
+            link_write.data.eq(arrival.slot),
             row_write.addr.eq(qpn),
             turns.i.p.eq(qpn),
             self.qp.index.eq(turns.o.p),
+            self.turn.eq(qpn),
             store_read.addr.eq(row_read.data.head),
+            piece_read.addr.eq(Cat(row_read.data.piece, row_read.data.head)),
             link_read.addr.eq(row_read.data.head),
             self.failed_slot.eq(row.head),
+            piece_write.addr.eq(Cat(self.pieces.index, self.pieces.slot)),
+            piece_write.data.address.eq(self.pieces.address),
+            piece_write.data.length.eq(self.pieces.length),
+            piece_write.en.eq(self.pieces.valid),
         ]
+
+        # Whether a Read may have its turn.
+        opening = Signal(range(_OPENING_CYCLES + 1))  # 0: none is on its way
+        with m.If(self.opened):
+            m.d.sync += opening.eq(_OPENING_CYCLES - 1)
+        with m.Elif((opening != 0) & (opening != _OPENING_CYCLES)):
+            m.d.sync += opening.eq(opening - 1)
 
         # The segment, from registers.
         segment = self.segments.p
+        job = self.reads.p
         sound = Signal()
         frame = Signal()
         first = Signal()
         numbered = Signal()
         ends = Signal()
         tagged = Signal()
+        reads = Signal()
+        enough = Signal()
         m.d.comb += [
             tagged.eq(Cat(message.opcode == opcode for opcode in TAGGED_OPCODES).any()),
+            reads.eq(message.opcode == Opcode.READ_REQUEST),
             sound.eq(~stale & (message.status == Status.SUCCESS)),
             frame.eq(sound & ~failed),
             first.eq(row.mo == 0),
-            numbered.eq(sound & (message.opcode != Opcode.WRITE)),
+            numbered.eq(sound & (message.opcode != Opcode.WRITE) & ~message.silent),
             ends.eq(~frame | single),
             *(segment[name].eq(message[name]) for name in _COPIED),
             segment.frame.eq(frame),
             segment.last.eq(ends),
             segment.discard.eq(stale),
+            segment.opens.eq(reads),
             segment.status.eq(Mux(failed, Status.GENERAL_ERR, message.status)),
             segment.length.eq(length),
+            segment.octets.eq(length + headers),
+            segment.udp_port.eq(udp_port),
             segment.to.eq(to),
             segment.mo.eq(row.mo),
             segment.mlen.eq(message.length),
-            segment.msn.eq(Mux(numbered, row.msn, 0)),
-            segment.immediate.eq(Mux(message.immediate_valid, message.immediate, 0)),
-            self.reads.p.address.eq(address),
-            self.reads.p.length.eq(length),
-            self.reads.p.qpn.eq(message.qpn),
-            self.reads.p.upper.eq(message.opcode == Opcode.SEND),
+            segment.msn.eq(Mux(message.silent, message.immediate, Mux(numbered, row.msn, 0))),
+            segment.immediate.eq(
+                Mux(
+                    message.immediate_valid | reads | (message.opcode == Opcode.SEND_IMMEDIATE),
+                    message.immediate,
+                    0,
+                )
+            ),
+            segment.sink_to.eq(address),
+            enough.eq(left >= needed),
+            job.address.eq(address),
+            job.length.eq(Mux(enough, needed, left)),
+            job.place.eq(octet),
+            job.final.eq(enough),
+            job.qpn.eq(message.qpn),
         ]
-        with m.Switch(message.opcode):
-            for opcode, overhead in OVERHEAD.items():
-                with m.Case(opcode):
-                    m.d.comb += segment.octets.eq(length + (ETHERNET.size + overhead))
-        with m.If(message.opcode == Opcode.SEND_IMMEDIATE):
-            m.d.comb += segment.immediate.eq(message.immediate)
+        asked = self.read_openings.p
+        mapped = Cat(message.dest_ip[:32], Const(0xFFFF, 16))
+        m.d.comb += [
+            asked.qpn.eq(message.qpn),
+            asked.msn.eq(row.msn),
+            asked.lkey.eq(message.immediate),
+            asked.addr.eq(address),
+            asked.mlen.eq(message.length),
+            asked.source_ip.eq(Mux(message.ipv6, message.dest_ip, mapped)),
+            asked.source_port.eq(message.dest_port),
+            asked.wqe_index.eq(message.index),
+        ]
+        shift = message.ipv6 ^ message.vlan_valid  # by 4 octets, modulo a word
+        charged = self.charge
+        m.d.comb += [charged.qpn.eq(qpn), charged.octets.eq(segment.octets)]
 
         with m.FSM(init="CLEAR"):
             with m.State("CLEAR"):
@@ -237,12 +341,8 @@ class Segmenter(wiring.Component):
                     m.d.sync += qpn.eq(self.resets.p)
                     m.next = "RESET"
                 with m.Elif(self.messages.valid):
-                    m.d.comb += [
-                        self.messages.ready.eq(1),
-                        row_read.addr.eq(arrival.qpn),
-                        store_write.en.eq(1),
-                    ]
-                    m.d.sync += [qpn.eq(arrival.qpn), arrived.eq(arrival.slot)]
+                    m.d.comb += row_read.addr.eq(arrival.qpn)
+                    m.d.sync += qpn.eq(arrival.qpn)
                     m.next = "APPEND"
                 with m.Elif(turns.o.valid):
                     m.d.comb += [
@@ -264,28 +364,45 @@ class Segmenter(wiring.Component):
 
             with m.State("APPEND"):
                 empty = row_read.data.count == 0
-                m.d.comb += [
-                    row_write.data.eq(row_read.data),
-                    row_write.data.tail.eq(arrived),
-                    row_write.data.count.eq(row_read.data.count + 1),
-                    row_write.en.eq(1),
-                    link_write.en.eq(~empty),
-                    turns.i.valid.eq(empty),
-                ]
-                with m.If(empty):
-                    m.d.comb += row_write.data.head.eq(arrived)
-                m.next = "IDLE"
+                # The piece of a response is written when no other is.
+                with m.If(arrival.silent & self.pieces.valid):
+                    m.d.comb += row_read.addr.eq(qpn)
+                with m.Else():
+                    m.d.comb += [
+                        self.messages.ready.eq(1),
+                        store_write.en.eq(1),
+                        row_write.data.eq(row_read.data),
+                        row_write.data.tail.eq(arrival.slot),
+                        row_write.data.count.eq(row_read.data.count + 1),
+                        row_write.en.eq(1),
+                        link_write.en.eq(~empty),
+                        turns.i.valid.eq(empty),
+                    ]
+                    with m.If(empty):
+                        m.d.comb += row_write.data.head.eq(arrival.slot)
+                    with m.If(arrival.silent):
+                        m.d.comb += [
+                            piece_write.addr.eq(Cat(Const(0, piece_bits), arrival.slot)),
+                            piece_write.data.address.eq(arrival.address),
+                            piece_write.data.length.eq(arrival.length),
+                            piece_write.en.eq(1),
+                        ]
+                    m.next = "IDLE"
 
             with m.State("LIST"):
+                max_mtu, path_mtu = self._parameters.max_mtu, self.qp.row.path_mtu
                 m.d.sync += [
                     row.eq(row_read.data),
-                    sends.eq((self.qp.row.state == QpState.RTS) & self.enable),
+                    sends.eq((self.qp.row.state == QpState.RTS) & self.enable & ~self.dry),
+                    udp_port.eq(self.qp.row.udp_port),
+                    mtu.eq(Mux(path_mtu > max_mtu, max_mtu, Mux(path_mtu < 576, 576, path_mtu))),
                 ]
                 m.next = "LOAD"
 
             with m.State("LOAD"):
                 m.d.sync += [
                     message.eq(store_read.data),
+                    piece.eq(piece_read.data),
                     follower.eq(link_read.data),
                     stale.eq(store_read.data.epoch != row.epoch),
                     failed.eq(self.failed),
@@ -293,50 +410,111 @@ class Segmenter(wiring.Component):
                 m.next = "OFFSET"
 
             with m.State("OFFSET"):
+                overhead = OVERHEAD[Opcode.READ_RESPONSE_RECORD]
                 m.d.sync += [
-                    remaining.eq(message.length - row.mo),
+                    remaining.eq(Mux(reads, 0, message.length - row.mo)),
                     to.eq(message.remote_to + row.mo),
                     place.eq(Mux(tagged, message.remote_to[:16], 0) + row.mo[:16]),
-                    address.eq(message.address + row.mo),
+                    address.eq(piece.address + row.begun),
+                    left.eq(piece.length - row.begun),
+                    octet.eq(Cat(Const(0, 2), shift ^ (message.opcode == Opcode.SEND))),
+                    room.eq(
+                        Mux(
+                            message.silent,
+                            mtu - Mux(message.ipv6, overhead + IPV6_OVERHEAD, overhead),
+                            message.room,
+                        )
+                    ),
+                    headers.eq(self._headers(message)),
                 ]
                 with m.If(first & numbered):
                     m.d.sync += row.msn.eq(row.msn + 1)
-                with m.If(~stale & ~sends):
+                m.next = "SIZE"
+                with m.If(
+                    ~stale & (~sends | (reads & sound & (self.trackers_full | (opening != 0))))
+                ):
                     m.d.comb += turns.i.valid.eq(1)
                     m.next = "IDLE"
-                with m.Else():
-                    m.next = "SIZE"
 
             with m.State("SIZE"):
                 # What the room holds beyond the last granule boundary is left to the next segment.
-                beyond = (place + message.room) & message.granule_mask
+                beyond = (place + room) & message.granule_mask
+                size = Mux(remaining <= room, remaining, room - beyond)
                 m.d.sync += [
-                    single.eq(remaining <= message.room),
-                    length.eq(Mux(remaining <= message.room, remaining, message.room - beyond)),
+                    single.eq(remaining <= room),
+                    length.eq(size),
+                    needed.eq(size),
                     segment_taken.eq(0),
-                    read_taken.eq(0),
+                    opening_taken.eq(0),
                 ]
                 m.next = "EMIT"
 
             with m.State("EMIT"):
                 segment_done = segment_taken | self.segments.ready
-                read_done = read_taken | self.reads.ready | ~frame | (length == 0)
+                opening_done = opening_taken | self.read_openings.ready | ~frame | ~reads
+                read_done = ~frame | (needed == 0) | self.reads.ready
                 m.d.comb += [
                     self.segments.valid.eq(~segment_taken),
-                    self.reads.valid.eq(~read_taken & frame & (length != 0)),
+                    self.read_openings.valid.eq(frame & reads & ~opening_taken),
+                    self.reads.valid.eq(frame & (needed != 0)),
                 ]
-                m.d.sync += [segment_taken.eq(segment_done), read_taken.eq(read_done)]
-                with m.If(segment_done & read_done):
-                    m.d.comb += [
-                        row_write.data.eq(row),
-                        row_write.data.mo.eq(Mux(ends, 0, row.mo + length)),
-                        row_write.en.eq(1),
-                        turns.i.valid.eq(~ends | (row.count != 1)),
+                m.d.sync += [segment_taken.eq(segment_done), opening_taken.eq(opening_done)]
+                with m.If(self.read_openings.valid & self.read_openings.ready):
+                    m.d.sync += opening.eq(_OPENING_CYCLES)
+                with m.If(self.reads.valid & self.reads.ready):
+                    m.d.sync += [
+                        needed.eq(Mux(enough, 0, needed - left)),
+                        octet.eq(octet + job.length),
+                        left.eq(left - needed),
+                        address.eq(address + needed),
+                        row.begun.eq(row.begun + needed),
                     ]
-                    with m.If(ends):
-                        m.d.comb += [
-                            row_write.data.head.eq(follower),
-                            row_write.data.count.eq(row.count - 1),
-                        ]
-                    m.next = "IDLE"
+                with m.If(self.reads.valid & self.reads.ready & ~enough):
+                    m.d.sync += [row.piece.eq(row.piece + 1), row.begun.eq(0)]
+                    m.next = "NEXT_PIECE"
+                with m.Elif(segment_done & read_done & opening_done):
+                    m.next = "END"
+
+            with m.State("NEXT_PIECE"):
+                m.d.comb += piece_read.addr.eq(Cat(row.piece, row.head))
+                m.d.sync += segment_taken.eq(segment_taken | self.segments.ready)
+                m.d.comb += self.segments.valid.eq(~segment_taken)
+                m.next = "NEXT_LOAD"
+
+            with m.State("NEXT_LOAD"):
+                m.d.sync += [
+                    address.eq(piece_read.data.address),
+                    left.eq(piece_read.data.length),
+                    segment_taken.eq(segment_taken | self.segments.ready),
+                ]
+                m.d.comb += self.segments.valid.eq(~segment_taken)
+                m.next = "EMIT"
+
+            with m.State("END"):
+                m.d.comb += [
+                    charged.valid.eq(frame),
+                    row_write.data.eq(row),
+                    row_write.data.mo.eq(Mux(ends, 0, row.mo + length)),
+                    row_write.en.eq(1),
+                    turns.i.valid.eq(~ends | (row.count != 1)),
+                ]
+                with m.If(ends | (left == 0)):
+                    m.d.comb += row_write.data.begun.eq(0)
+                with m.If(ends):
+                    m.d.comb += [
+                        row_write.data.piece.eq(0),
+                        row_write.data.head.eq(follower),
+                        row_write.data.count.eq(row.count - 1),
+                    ]
+                with m.Elif(left == 0):
+                    m.d.comb += row_write.data.piece.eq(row.piece + 1)
+                m.next = "IDLE"
         return m
+
+    @staticmethod
+    def _headers(message):
+        """Octets of a frame that are not payload."""
+        octets = 0
+        for opcode, overhead in OVERHEAD.items():
+            octets = Mux(message.opcode == opcode, ETHERNET.size + overhead, octets)
+        return octets + Mux(message.ipv6, IPV6_OVERHEAD, 0) + Mux(message.vlan_valid, VLAN.size, 0)

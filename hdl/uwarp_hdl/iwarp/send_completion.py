@@ -9,7 +9,7 @@ from uwarp.wire import TAGGED_OPCODES
 
 from ..layouts import Completion
 from .frame_builder import FRAMES, done_layout
-from .scheduler import retirement_layout
+from .scheduler import retirement_layout, slot_width
 
 __all__ = ["SendCompleter"]
 
@@ -17,8 +17,9 @@ __all__ = ["SendCompleter"]
 class SendCompleter(wiring.Component):
     """Write the CQE of each message whose last frame has left, and retire the message.
 
-    A message that ended well and is unsignalled, or is discarded, gives its CQ slot back instead. 3
-    cycles a message, if nobody stalls.
+    A message that ended well and is unsignalled, or is discarded, gives its CQ slot back instead. A
+    Read that has a tracker leaves it to the tracker's CQE. A response has neither: its slot is
+    ``released``. 3 cycles a message, if nobody stalls.
 
     Parameters
     ----------
@@ -31,6 +32,8 @@ class SendCompleter(wiring.Component):
         The next message's last frame has left.
     completions : Out(stream of Completion)
     retirements : Out(stream of retirement_layout)
+    released : Out(stream of slot)
+        Of a response whose last frame has left, or will not.
     finished : Out(1)
         One message is through.
     """
@@ -42,6 +45,7 @@ class SendCompleter(wiring.Component):
                 "passed": In(1),
                 "completions": Out(stream.Signature(Completion)),
                 "retirements": Out(stream.Signature(retirement_layout(parameters))),
+                "released": Out(stream.Signature(slot_width(parameters))),
                 "finished": Out(1),
             }
         )
@@ -67,7 +71,10 @@ class SendCompleter(wiring.Component):
             self.retirements.p.qpn.eq(done.qpn),
             self.retirements.p.slot.eq(done.slot),
             self.retirements.p.cq.eq(done.cq),
-            self.retirements.p.release.eq(done.discard | (success & ~done.signaled)),
+            self.retirements.p.release.eq(
+                done.discard | (success & ~done.signaled & ~done.tracked)
+            ),
+            self.released.p.eq(done.slot),
         ]
         with m.If(success):
             m.d.comb += cqe.valid.eq(done.mlen)
@@ -79,7 +86,9 @@ class SendCompleter(wiring.Component):
             with m.State("WAIT"):
                 m.d.sync += base_to.eq(done.to - done.mo)
                 with m.If(self.done.valid & (owed != 0)):
-                    with m.If(self.retirements.p.release):
+                    with m.If(done.silent):
+                        m.next = "RELEASE"
+                    with m.Elif(self.retirements.p.release | (success & done.tracked)):
                         m.next = "RETIRE"
                     with m.Else():
                         m.next = "COMPLETE"
@@ -90,6 +99,11 @@ class SendCompleter(wiring.Component):
             with m.State("RETIRE"):
                 m.d.comb += self.retirements.valid.eq(1)
                 with m.If(self.retirements.ready):
+                    m.d.comb += [self.done.ready.eq(1), self.finished.eq(1)]
+                    m.next = "WAIT"
+            with m.State("RELEASE"):
+                m.d.comb += self.released.valid.eq(1)
+                with m.If(self.released.ready):
                     m.d.comb += [self.done.ready.eq(1), self.finished.eq(1)]
                     m.next = "WAIT"
         return m

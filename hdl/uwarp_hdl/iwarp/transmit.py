@@ -8,15 +8,16 @@
                      | credits   wqe_read,    QP state  payload reader            completer
                      |           region                       |                     |     |
                      +--------------- retirements ------------|---------------------+     v
-                                                              v                      completions
-                                                         payload_read
+    requests --> responder --> (segmenter)                    v                      completions
+                     ^                                   payload_read
+                     +------------------ released ------------------ completer
 
 The wire's rate for every payload of a Write-Record but the empty one, one message a datagram, with
-200 cycles of read latency for both WQE and payload: at most 12 cycles a message, 6 a datagram, 1 a
+200 cycles of read latency for both WQE and payload: at most 12 cycles a message, 7 a datagram, 1 a
 word. The stages are joined by queues; nothing upstream waits for the sender but for room.
 """
 
-from amaranth.hdl import Module, Mux
+from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -29,6 +30,8 @@ from ..layouts import (
     Completion,
     EventRequest,
     PortConfig,
+    ReadOpening,
+    ReadRequest,
     RingDoorbell,
 )
 from ..stream.queue import Queue, connect_streams
@@ -36,9 +39,12 @@ from .fetch import WqeFetch
 from .frame_builder import FrameBuilder
 from .frame_sender import FrameSender
 from .payload_reader import PayloadReader
+from .responder import Responder
 from .scheduler import SendScheduler, qp_width, retirement_layout, slot_count
 from .segment import ReadJob, Segmenter, segment_layout
 from .send_completion import SendCompleter
+from .tables import TableWriteSignature
+from .token_bucket import TokenBuckets
 
 __all__ = ["TransmitPath"]
 
@@ -67,8 +73,21 @@ class TransmitPath(wiring.Component):
     credits : Out(CreditSignature())
     wqe_read, payload_read : Out(ReadClientSignature())
     tx : Out(PacketSignature())
+    own, group : Out(1)
+        Of the frame that ``tx`` offers: its destination is the port's own MAC address, or has the
+        group bit.
     completions : Out(stream of Completion)
         After the last beat of the message's last frame was taken.
+    qp_written : In(TableWriteSignature)
+        Writes of the QP table, for the rates.
+    read_openings : Out(stream of ReadOpening)
+    opened, opened_ok : In(1)
+        Strobe, and with it whether the oldest opening has a tracker.
+    trackers_full : In(1)
+        At most 6 cycles after ``opened``.
+    requests : In(stream of ReadRequest)
+        Only while there is ``read_room``.
+    read_room : Out(1)
     failed : In(n_qp)
         QPs that have failed: no further message of theirs begins.
     event_requests : Out(stream of EventRequest).array(2)
@@ -92,7 +111,16 @@ class TransmitPath(wiring.Component):
                 "wqe_read": Out(ReadClientSignature()),
                 "payload_read": Out(ReadClientSignature()),
                 "tx": Out(PacketSignature()),
+                "own": Out(1),
+                "group": Out(1),
                 "completions": Out(stream.Signature(Completion)),
+                "qp_written": In(TableWriteSignature(QP_ROW, qp_width(parameters))),
+                "read_openings": Out(stream.Signature(ReadOpening)),
+                "opened": In(1),
+                "opened_ok": In(1),
+                "trackers_full": In(1),
+                "requests": In(stream.Signature(ReadRequest)),
+                "read_room": Out(1),
                 "failed": In(parameters.n_qp),
                 "event_requests": Out(stream.Signature(EventRequest)).array(2),
                 "events": Out(len(Counter)),
@@ -105,6 +133,8 @@ class TransmitPath(wiring.Component):
         parameters = self._parameters
         m.submodules.scheduler = scheduler = SendScheduler(parameters)
         m.submodules.fetch = fetch = WqeFetch(parameters)
+        m.submodules.responder = responder = Responder(parameters)
+        m.submodules.buckets = buckets = TokenBuckets(parameters)
         m.submodules.segmenter = segmenter = Segmenter(parameters)
         m.submodules.segments = segments = Queue(segment_layout(parameters), SEGMENTS)
         m.submodules.jobs = jobs = Queue(ReadJob, 2)
@@ -121,7 +151,9 @@ class TransmitPath(wiring.Component):
             (self.doorbells, scheduler.doorbells),
             (scheduler.fetches, fetch.fetches),
             (scheduler.resets, segmenter.resets),
-            (fetch.messages, segmenter.messages),
+            (self.requests, responder.requests),
+            (completer.released, responder.released),
+            (segmenter.read_openings, self.read_openings),
             (segmenter.segments, segments.i),
             (segments.o, builder.segments),
             (segmenter.reads, jobs.i),
@@ -142,7 +174,30 @@ class TransmitPath(wiring.Component):
         wiring.connect(m, fetch.region, wiring.flipped(self.region))
         wiring.connect(m, reader.read, wiring.flipped(self.payload_read))
 
+        # Responses come first: they are few, and their requests hold up nobody.
+        responds, responded, offered = Signal(), Signal(), Signal()
+        m.d.comb += responds.eq(Mux(offered, responded, responder.messages.valid))
+        m.d.sync += [
+            offered.eq(segmenter.messages.valid & ~segmenter.messages.ready),
+            responded.eq(responds),
+        ]
         m.d.comb += [
+            segmenter.messages.p.eq(Mux(responds, responder.messages.p, fetch.messages.p)),
+            segmenter.messages.valid.eq(responder.messages.valid | fetch.messages.valid),
+            responder.messages.ready.eq(segmenter.messages.ready & responds),
+            fetch.messages.ready.eq(segmenter.messages.ready & ~responds),
+            segmenter.pieces.eq(fetch.pieces),
+            segmenter.opened.eq(self.opened),
+            segmenter.trackers_full.eq(self.trackers_full),
+            builder.opened.eq(self.opened),
+            builder.opened_ok.eq(self.opened_ok),
+            self.read_room.eq(responder.read_room),
+            buckets.written.eq(self.qp_written.enable),
+            buckets.written_qpn.eq(self.qp_written.index),
+            buckets.written_row.eq(self.qp_written.row),
+            buckets.charge.eq(segmenter.charge),
+            buckets.look.eq(segmenter.turn),
+            segmenter.dry.eq(buckets.dry),
             self.qp.index.eq(Mux(segmenter.qp_taken, segmenter.qp.index, scheduler.qp.index)),
             scheduler.qp.row.eq(self.qp.row),
             segmenter.qp.row.eq(self.qp.row),
@@ -158,9 +213,13 @@ class TransmitPath(wiring.Component):
             sender.write_address.eq(builder.write_address),
             sender.write_data.eq(builder.write_data),
             builder.tail.eq(sender.tail),
+            self.own.eq(sender.own),
+            self.group.eq(sender.group),
             completer.passed.eq(sender.passed & sender.completes),
             builder.finished.eq((sender.passed & ~sender.completes) + completer.finished),
             self.events[Counter.TX_FRAMES].eq(self.tx.valid & self.tx.ready & self.tx.p.last),
-            self.busy.eq(scheduler.busy | segmenter.busy | builder.busy),
+            self.busy.eq(
+                scheduler.busy | segmenter.busy | builder.busy | responder.busy | buckets.busy
+            ),
         ]
         return m
