@@ -18,7 +18,7 @@ from uwarp_hdl.layouts import QP_ROW, REGION_ROW
 
 __all__ = ["ALL_OPCODES", "ReceiverBench", "datagram", "qp_row"]
 
-ALL_OPCODES = 1 << 0x0 | 1 << 0x3 | 1 << 0x5 | 1 << 0xC | 1 << 0xE
+ALL_OPCODES = sum(1 << opcode for opcode in (0x0, 0x1, 0x3, 0x5, 0xC, 0xD, 0xE))
 
 
 def qp_row(**fields):
@@ -30,6 +30,7 @@ def datagram(opcode=0xC, payload_length=0, **fields):
     d = dict.fromkeys(
         ("qpn", "solicited", "immediate_valid", "last", "stag", "to", "qn", "msn", "mo"), 0
     )
+    d |= dict.fromkeys(("sink_to", "source_mac", "group", "own"), 0)
     d |= {"source_ip": 0xFFFF_0A000001, "source_port": 4000, "mlen": payload_length, "immediate": 0}
     d |= {"opcode": opcode, "payload_length": payload_length, "payload_offset": 0}
     unknown = fields.keys() - d.keys()

@@ -5,6 +5,7 @@ from receive_bench import make_rng, run
 
 from uwarp.contract import CloseTarget, Parameters
 from uwarp_hdl.iwarp.closed import ClosedMessages
+from uwarp_hdl.iwarp.receive_layouts import MessageKind
 from uwarp_hdl.iwarp.trackers import Trackers
 
 PARAMETERS = Parameters(n_qp=4, n_tracker=8, n_closed=16, map_bits=1024)
@@ -239,7 +240,7 @@ def test_a_lookup_while_old_rows_are_forgotten():
     """At every distance from the scrubber's steps the answer is that of the row asked for."""
     dut = ClosedMessages(PARAMETERS)
     fields = {"qpn": 0, "source_ip": 1, "source_port": 1}
-    fresh, old, unknown = (fields | {"msn": msn, "send": 0} for msn in (1, 2, 3))
+    fresh, old, unknown = (fields | {"msn": msn, "kind": MessageKind.RECORD} for msn in (1, 2, 3))
 
     async def bench(ctx):
         await ctx.tick().until(~dut.busy)
@@ -276,7 +277,7 @@ def test_closed_messages():
                 "source_ip": rng.randrange(2),
                 "source_port": rng.randrange(2),
                 "msn": rng.choice((1, 2, 17, 0xFFFFFFF1)),
-                "send": rng.randrange(2),
+                "kind": rng.choice(list(MessageKind)),
             }
             row = (name["msn"] ^ name["qpn"] << 4) % 16
             if rng.random() < 0.5:

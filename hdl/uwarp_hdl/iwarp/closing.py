@@ -5,8 +5,10 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import CqeFlag, Parameters, Status
+from uwarp.wire import Opcode
 
 from .receive_layouts import (
+    MessageKind,
     PendingCompletion,
     granule_width,
     snapshot_layout,
@@ -77,12 +79,13 @@ class Closing(wiring.Component):
         m.d.sync += valid.eq(between + edges)
 
         entry = self.entry
+        is_read = row.name.kind == MessageKind.READ
         m.d.comb += [
             entry.cq.eq(row.cq),
-            entry.opcode.eq(row.opcode),
+            entry.opcode.eq(Mux(is_read, Opcode.READ_REQUEST, row.opcode)),
             entry.status.eq(self.status),
             entry.flags.eq(
-                CqeFlag.RECEIVE
+                Mux(is_read, 0, CqeFlag.RECEIVE)
                 | CqeFlag.MAPPED
                 | Mux(row.immediate_valid, CqeFlag.IMMEDIATE, 0)
                 | Mux(row.solicited, CqeFlag.SOLICITED, 0)

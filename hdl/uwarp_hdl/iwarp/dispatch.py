@@ -18,11 +18,12 @@ from uwarp.contract import Counter, CqeFlag, Parameters, Status
 
 from ..interfaces import CreditSignature
 from ..layouts import CloseRequest, CreditOperation
-from .check import RECORD, WRITE
+from .check import READ_REQUEST, RECORD, RESPONSE_RECORD, WRITE
 from .closed import ClosedMessages
 from .closing import Closing
 from .receive_layouts import (
     TICKET_WIDTH,
+    MessageKind,
     PendingCompletion,
     PlaceCommand,
     message_name,
@@ -95,6 +96,10 @@ class Dispatch(wiring.Component):
     ending : In(CloseRequest)
     ended : Out(1)
         Each message that was open when ``ending`` became active, and that it names, has its entry.
+    read_answered, read_opened : Out(1)
+        Strobe, a cycle late: a Read to be opened has met its fate; with ``read_opened`` it is open.
+    full : Out(1)
+        No tracker is free.
     settle : Out(1)
         Strobe: the segment at work has met its fate.
     consume : Out(1)
@@ -139,6 +144,9 @@ class Dispatch(wiring.Component):
                 "hold": In(1),
                 "ending": In(CloseRequest),
                 "ended": Out(1),
+                "read_answered": Out(1),
+                "read_opened": Out(1),
+                "full": Out(1),
                 "settle": Out(1),
                 "consume": Out(1),
                 "events": Out(len(Counter)),
@@ -161,6 +169,7 @@ class Dispatch(wiring.Component):
         incoming = self.segments.payload
         is_record = Signal()
         is_send = Signal()
+        names_place = Signal()  # what it says of its message's STag and base must be right
         conflicts = Signal()
         match = Signal(n)
         overlap = Signal(n)
@@ -203,6 +212,7 @@ class Dispatch(wiring.Component):
             closed.timeout.eq(segment.timeout),
             closed.tick.eq(self.tick),
             self.open_count.eq(trackers.count),
+            self.full.eq(~trackers.free),
             self.cq.eq(segment.cq),
             self.busy.eq(closed.busy),
         ]
@@ -237,7 +247,7 @@ class Dispatch(wiring.Component):
         def finish(**fields):
             """The plan is made: on to ISSUE."""
             if "drop" in fields:
-                fields["dropped"] = 1
+                fields.setdefault("dropped", 1)
             m.d.sync += [plan[name].eq(value) for name, value in fields.items()]
             issue_plan()
 
@@ -252,7 +262,12 @@ class Dispatch(wiring.Component):
                 m.d.sync += [
                     segment.eq(incoming),
                     is_record.eq(incoming.datagram.opcode == RECORD),
-                    is_send.eq(~incoming.datagram.opcode.matches(RECORD, WRITE)),
+                    is_send.eq(
+                        ~incoming.datagram.opcode.matches(
+                            WRITE, READ_REQUEST, RECORD, RESPONSE_RECORD
+                        )
+                    ),
+                    names_place.eq(incoming.datagram.opcode.matches(RECORD, RESPONSE_RECORD)),
                     match.eq(trackers.match),
                     plan.eq(0),
                     plan.drop.eq(incoming.drop),
@@ -271,7 +286,10 @@ class Dispatch(wiring.Component):
                     m.d.comb += self.segments.ready.eq(1)
                     with m.If(self.segments.valid):
                         m.next = "MATCH"
-                        with m.If((incoming.drop != 0) | (incoming.datagram.opcode == WRITE)):
+                        with m.If(
+                            (incoming.drop != 0)
+                            | incoming.datagram.opcode.matches(WRITE, READ_REQUEST)
+                        ):
                             issue_plan()
 
             with m.State("MATCH"):
@@ -283,18 +301,18 @@ class Dispatch(wiring.Component):
                 ]
                 with m.If(found):
                     m.next = "VERIFY"
-                with m.Elif(wants_credit):
+                with m.Elif(wants_credit | segment.opening):
                     m.next = "CREDIT"
                 with m.Else():
                     m.next = "DECIDE"
 
             with m.State("CREDIT"):
                 m.d.comb += [
-                    request.valid.eq(1),
+                    request.valid.eq(~segment.opening),
                     request.payload.operation.eq(CreditOperation.RESERVE),
                 ]
                 m.d.sync += overlap.eq(trackers.overlap)
-                with m.If(request.ready):
+                with m.If(request.ready | segment.opening):
                     m.next = "DECIDE"
 
             with m.State("VERIFY"):
@@ -302,8 +320,8 @@ class Dispatch(wiring.Component):
                 m.d.sync += [
                     other_name.eq(row.name.as_value() != self._name(datagram)),
                     mismatch.eq(
-                        (is_record & (row.stag != datagram.stag))
-                        | (is_record & (row.base != segment.base))
+                        (names_place & (row.stag != datagram.stag))
+                        | (names_place & (row.base != segment.base))
                         | (row.mlen != datagram.mlen)
                     ),
                 ]
@@ -312,10 +330,19 @@ class Dispatch(wiring.Component):
             with m.State("DECIDE"):
                 with m.If(~closed.answered):
                     pass
-                with m.Elif(~credit_asked):
+                with m.Elif(segment.opening & ~conflicts):
+                    finish(
+                        open=trackers.free,
+                        drop=Mux(trackers.free, 0, Counter.DROP_NO_TRACKER),
+                        dropped=~trackers.free,
+                    )
+                    m.d.sync += tracker.eq(trackers.free_index)
+                with m.Elif(~credit_asked & ~segment.opening):
                     finish(drop=Mux(closed.hit, Counter.DROP_LATE, Counter.DROP_NO_RECEIVE))
                 with m.Elif(
-                    conflicts & ~closed.hit & (is_record | (granted.valid & granted.payload))
+                    conflicts
+                    & ~closed.hit
+                    & (is_record | segment.opening | (granted.valid & granted.payload))
                 ):
                     m.d.sync += [
                         overlap.eq(overlap & (overlap - 1)),
@@ -395,7 +422,9 @@ class Dispatch(wiring.Component):
 
         # In time for DECIDE, which waits for ``closed``: four cycles after LOOKUP.
         m.d.sync += conflicts.eq(
-            segment.mapped & (is_record | (fits & ~segment.complete)) & overlap.any()
+            segment.mapped
+            & (is_record | segment.opening | (fits & ~segment.complete))
+            & overlap.any()
         )
         m.d.comb += trackers.index.eq(Mux(fsm.ongoing("MATCH"), lowest_set(match), closing))
 
@@ -421,12 +450,21 @@ class Dispatch(wiring.Component):
             self.ticket.eq(self.numbered + (issuing & places_now)),
             self.settle.eq(issue),
             self.consume.eq(issue & plan.consume),
-            closed.insert.eq((issue & plan.remember) | close),
+            closed.insert.eq(
+                (issue & plan.remember) | (close & (trackers.row.name.kind != MessageKind.READ))
+            ),
         ]
-        m.d.sync += self.events.eq(0)
+        m.d.sync += [
+            self.events.eq(0),
+            self.read_answered.eq(issue & segment.opening),
+            self.read_opened.eq(plan.open),
+        ]
         with m.If(issue):
             outcome = Mux(plan.dropped, plan.drop, Counter.RX_PLACED)
-            m.d.sync += [self.numbered.eq(self.ticket), self.events.bit_select(outcome, 1).eq(1)]
+            m.d.sync += [
+                self.numbered.eq(self.ticket),
+                self.events.bit_select(outcome, 1).eq(~segment.opening),
+            ]
 
         # CLOSE_PUSH, and the two sources of completions and of closed names.
         m.d.comb += [
