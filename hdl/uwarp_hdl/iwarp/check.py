@@ -377,13 +377,11 @@ class SegmentCheck(wiring.Component):
         sends = qp.state == QpState.RTS
         is_down = Mux(is_opening | is_request, ~sends, ~receives(qp))
         bad_request = ~from_start | ~no_payload | no_octets
-        access = Mux(
-            is_request,
-            region.access[exact_log2(Access.REMOTE_READ)],
-            region.access[
-                Mux(is_opening, exact_log2(Access.LOCAL_WRITE), exact_log2(Access.REMOTE_WRITE))
-            ],
+        local_write, remote_write, remote_read = (
+            region.access[exact_log2(access)]
+            for access in (Access.LOCAL_WRITE, Access.REMOTE_WRITE, Access.REMOTE_READ)
         )
+        access = Mux(is_request, remote_read, Mux(is_opening, local_write, remote_write))
         failures = [
             (Counter.DROP_QP_STATE, is_down | qp_failed | (datagram.qpn >= n_qp)),
             (Counter.DROP_OWN_GROUP, datagram.group & datagram.own & own_port),
@@ -418,7 +416,7 @@ class SegmentCheck(wiring.Component):
         m.d.sync += [
             failed.eq(Cat(condition for _, condition in failures)),
             outside.eq(stag_row | ~region.valid | stag_key | stag_pd | below),
-            may_write.eq(region.access[exact_log2(Access.LOCAL_WRITE)]),
+            may_write.eq(local_write),
             sge_empty.eq(receive.length == 0),
         ]
 

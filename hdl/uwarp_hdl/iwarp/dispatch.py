@@ -7,7 +7,8 @@
       '-> CLOSE_* (complete, expired, or overlapped by a new message)
 
 A segment of an open message takes 4 to 6 cycles; any other datagram 6 or 7, with a CQ that answers
-in 2. Open messages whose names share a digest are told apart one after the other, 3 cycles each.
+in 2. Open messages whose names share a digest are told apart one after the other, 5 cycles each.
+To close a message takes 7 cycles, 8 if it is not complete; after an opening nothing is taken for 5.
 """
 
 from amaranth.hdl import Cat, Module, Mux, Signal
@@ -31,7 +32,7 @@ from .receive_layouts import (
     snapshot_layout,
     span_layout,
 )
-from .trackers import Trackers, lowest_set
+from .trackers import OVERLAP_SETTLES, Trackers, lowest_set
 from .validity_map import bit_range_layout
 
 __all__ = ["Dispatch"]
@@ -67,6 +68,8 @@ class Dispatch(wiring.Component):
     Members
     -------
     segments : In(stream of segment)
+        Digest, STag and extent of its message stand from two cycles before it is offered until one
+        after it was taken.
     tick : In(16)
     credits : Out(CreditSignature)
     places : Out(stream of PlaceCommand)
@@ -186,7 +189,8 @@ class Dispatch(wiring.Component):
         other_name = Signal()
         mismatch = Signal()
 
-        closing = Signal(range(n))
+        first_match = Signal(range(n))
+        chosen = Signal(range(n))
         closing_status = Signal(Status)
         back_to_decide = Signal()
         pushing = Signal()
@@ -194,9 +198,9 @@ class Dispatch(wiring.Component):
 
         m.d.comb += [
             trackers.digest.eq(incoming.digest),
-            trackers.region.eq(datagram.stag[8:]),
-            trackers.start.eq(segment.start),
-            trackers.end.eq(segment.end),
+            trackers.region.eq(incoming.datagram.stag[8:]),
+            trackers.start.eq(incoming.start),
+            trackers.end.eq(incoming.end),
             trackers.tick.eq(self.tick),
             trackers.name.eq(self._name(incoming.datagram)),
             trackers.stranger.eq(self.stranger),
@@ -252,8 +256,16 @@ class Dispatch(wiring.Component):
             issue_plan()
 
         def close_tracker(index, status):
-            m.d.sync += [closing.eq(index), closing_status.eq(status)]
+            m.d.sync += [chosen.eq(index), closing_status.eq(status)]
             m.next = "CLOSE_READ"
+
+        # Until ``match`` tells of the last opening or closing, and what it takes for ``overlap``.
+        settling = Signal(OVERLAP_SETTLES - 3)
+        m.d.sync += settling.eq(Mux(trackers.open, ~0, Cat(settling[1:]) | close))
+        taken = Signal(2)
+        m.d.sync += taken.eq(Cat(self.segments.valid & self.segments.ready, taken[0]))
+        with m.If(taken[1]):
+            m.d.sync += overlap.eq(trackers.overlap)
 
         with m.FSM() as fsm:
             with m.State("LOOKUP"):
@@ -269,6 +281,7 @@ class Dispatch(wiring.Component):
                     ),
                     names_place.eq(incoming.datagram.opcode.matches(RECORD, RESPONSE_RECORD)),
                     match.eq(trackers.match),
+                    tracker.eq(first_match),
                     plan.eq(0),
                     plan.drop.eq(incoming.drop),
                     plan.dropped.eq(incoming.drop != 0),
@@ -279,10 +292,11 @@ class Dispatch(wiring.Component):
                 with m.Elif(trackers.complete):
                     m.d.sync += back_to_decide.eq(0)
                     close_tracker(trackers.complete_index, Status.SUCCESS)
+                    m.next = "CLOSE_ROW"
                 with m.Elif(trackers.expired & ~self.hold):
                     m.d.sync += back_to_decide.eq(0)
                     close_tracker(trackers.expired_index, Status.PARTIAL)
-                with m.Else():
+                with m.Elif(~settling[0]):
                     m.d.comb += self.segments.ready.eq(1)
                     with m.If(self.segments.valid):
                         m.next = "MATCH"
@@ -295,24 +309,20 @@ class Dispatch(wiring.Component):
             with m.State("MATCH"):
                 found = (is_record | segment.held) & match.any()
                 wants_credit = ~found & (is_record | segment.receive.available)
-                m.d.sync += [
-                    tracker.eq(trackers.index),
-                    credit_asked.eq(wants_credit),
-                ]
+                m.d.sync += credit_asked.eq(wants_credit)
                 with m.If(found):
                     m.next = "VERIFY"
-                with m.Elif(wants_credit | segment.opening):
+                with m.Elif(wants_credit):
                     m.next = "CREDIT"
                 with m.Else():
                     m.next = "DECIDE"
 
             with m.State("CREDIT"):
                 m.d.comb += [
-                    request.valid.eq(~segment.opening),
+                    request.valid.eq(1),
                     request.payload.operation.eq(CreditOperation.RESERVE),
                 ]
-                m.d.sync += overlap.eq(trackers.overlap)
-                with m.If(request.ready | segment.opening):
+                with m.If(request.ready):
                     m.next = "DECIDE"
 
             with m.State("VERIFY"):
@@ -390,7 +400,7 @@ class Dispatch(wiring.Component):
                 with m.Elif(mistaken):
                     # A message of the same digest.
                     m.d.sync += [issuing.eq(0), plan.eq(0), match.eq(match & (match - 1))]
-                    m.next = "MATCH"
+                    m.next = "AGAIN"
                 with m.Elif(refused | contradicted):
                     m.d.sync += [
                         plan.eq(0),
@@ -400,9 +410,17 @@ class Dispatch(wiring.Component):
                         plan.dropped.eq(1),
                     ]
 
+            with m.State("AGAIN"):
+                m.d.sync += [tracker.eq(lowest_set(match)), chosen.eq(lowest_set(match))]
+                m.next = "AGAIN_READ"
+            with m.State("AGAIN_READ"):
+                m.next = "MATCH"
+
             with m.State("CLOSE_READ"):
                 m.next = "CLOSE_ROW"
             with m.State("CLOSE_ROW"):
+                m.next = "CLOSE_EDGES"
+            with m.State("CLOSE_EDGES"):
                 m.next = "CLOSE_SPAN"
             with m.State("CLOSE_SPAN"):
                 m.next = "CLOSE_PARTS"
@@ -426,7 +444,17 @@ class Dispatch(wiring.Component):
             & (is_record | segment.opening | (fits & ~segment.complete))
             & overlap.any()
         )
-        m.d.comb += trackers.index.eq(Mux(fsm.ongoing("MATCH"), lowest_set(match), closing))
+        # The row is read before it is known whether there is anything to look it up for.
+        m.d.comb += [
+            first_match.eq(lowest_set(trackers.match)),
+            trackers.index.eq(
+                Mux(
+                    fsm.ongoing("LOOKUP"),
+                    Mux(trackers.complete, trackers.complete_index, first_match),
+                    chosen,
+                )
+            ),
+        ]
 
         # ISSUE: everything that the plan asks for, in one cycle.
         places_now = has_payload & ~plan.dropped
@@ -473,7 +501,7 @@ class Dispatch(wiring.Component):
             closing_unit.status.eq(closing_status),
             close.eq(pushing & self.entries.ready & self.snapshots.ready),
             trackers.close.eq(close),
-            trackers.close_index.eq(closing),
+            trackers.close_index.eq(chosen),
             self.snapshots.valid.eq(close),
             self.snapshots.payload.eq(closing_unit.snapshot),
             self.mapped.eq(pushing),
