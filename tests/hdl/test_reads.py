@@ -1,4 +1,5 @@
-"""Reads in the receive side: requests of peers, openings, responses; against the rule (P34)."""
+"""Reads in the receive side: requests of peers, openings, responses; against the rule (P20 to P30,
+P32, P39)."""
 
 from dataclasses import replace
 from itertools import pairwise

@@ -1,10 +1,11 @@
-"""The fate of each datagram: which message it belongs to, what is placed, marked and completed.
+"""The fate of each datagram: which message it belongs to, what is placed, marked and completed; and
+the opening of Reads.
 
                 ,---------- (only its digest is the same) --,
                 v                                           |
     LOOKUP -> MATCH -+-> VERIFY (open message) ---------+-> ISSUE -> LOOKUP
       |              '-> DECIDE (any other) -> RELEASE -'
-      '-> CLOSE_* (complete, expired, or overlapped by a new message)
+      '-> CLOSE_* (complete, expired, or overlapped by a new message or Read)
 
 A segment of an open message takes 4 to 6 cycles; any other datagram 6 or 7, with a CQ that answers
 in 2. Open messages whose names share a digest are told apart one after the other, 5 cycles each.
