@@ -563,6 +563,36 @@ def test_messages_close(target):
     assert len(bench.completed) == (4 if target == CloseTarget.QP else 5)
 
 
+def test_messages_close_with_an_opening_behind_a_slow_send():
+    """The Send waits for its WQE; the Read offered then waits for the Send, and has others to close
+    first. There are few trackers, for what looks at them to come by soon."""
+    rng = make_rng(523)
+    receives = {0: [{"addr": 0x12000, "length": 64, "lkey": 0x11}]}
+    parameters = replace(PARAMETERS, n_tracker=2)
+    bench = ReadBench(rng, parameters, receives=receives, wqe_delay=lambda: 600)
+    others = [
+        record(rng, 7, 0x10000 + base, 0, 64, 128, qpn=qpn) for base, qpn in ((0, 1), (256, 2))
+    ]
+
+    async def drive(ctx):
+        await ctx.tick().until(~bench.dut.busy)
+        await bench.play(ctx, others)
+        await bench.check(ctx)
+        await bench.ring(ctx)
+        await bench.play(ctx, [(datagram(0x3, 8, msn=1), bytes(8)), opening(2, mlen=512)])
+        await ctx.tick().repeat(2)
+        assert await bench.close_messages(ctx, CloseTarget.QP, 0) > 400
+        bench.rule.datagram(*bench.datagrams[-1])
+        bench.rule.opening(bench.openings[0])
+        bench.rule.close_messages(CloseTarget.QP, 0)
+        assert bench.order == [False, True]
+        bench.order.clear()
+        await bench.check(ctx)
+
+    bench.run(drive, 5000)
+    assert [c.cqe.msn for c in bench.completed] == [1, 7, 7, 2]
+
+
 def test_openings_and_datagrams_take_turns():
     """With both offered all the time an opening waits for one datagram, a datagram for one
     opening."""
