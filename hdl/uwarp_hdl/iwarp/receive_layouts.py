@@ -169,7 +169,7 @@ def segment_layout(parameters: Parameters) -> data.StructLayout:
 
 
 def tracker_layout(parameters: Parameters) -> data.StructLayout:
-    """What a tracker keeps unchanged from opening to closing."""
+    """What a tracker keeps unchanged from opening to closing; ``immediate`` is 0 without."""
     granule = granule_width(parameters)
     return data.StructLayout(
         {

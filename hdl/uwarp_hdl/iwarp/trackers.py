@@ -84,6 +84,9 @@ class Trackers(wiring.Component):
         ... three cycles after that: its message has this name, which was there a cycle before.
     stranger, renew : In(1)
         ... three cycles after that: it is a stranger, until ``open`` or ``renew``.
+    keep : In(1)
+        Row ``n_tracker``, which is no tracker's, becomes ``opened``. Not beside ``open``, nor in
+        the cycle after.
     index : In
     row, progress : Out
     free, free_index : Out
@@ -125,7 +128,8 @@ class Trackers(wiring.Component):
                 "stranger": In(1),
                 "renew": In(1),
                 "overlap": Out(n),
-                "index": In(range(n)),
+                "keep": In(1),
+                "index": In(range(n + 1)),
                 "row": Out(tracker_layout(parameters)),
                 "progress": Out(progress_layout(parameters)),
                 "free": Out(1, init=1),
@@ -188,16 +192,16 @@ class Trackers(wiring.Component):
 
         # Nothing is read while it is written, for synthesis to add no logic behind the memories.
         m.submodules.rows = rows = memory.Memory(
-            shape=tracker_layout(self._parameters), depth=n, init=[], attrs=_BLOCK_RAM
+            shape=tracker_layout(self._parameters), depth=n + 1, init=[], attrs=_BLOCK_RAM
         )
         row_read = rows.read_port()
         row_write = rows.write_port()
         m.d.comb += [
             row_read.addr.eq(self.index),
-            row_read.en.eq(~writing),
-            row_write.addr.eq(self.free_index),
+            row_read.en.eq(~(writing | self.keep)),
+            row_write.addr.eq(Mux(self.keep, n, self.free_index)),
             row_write.data.eq(self.opened),
-            row_write.en.eq(writing),
+            row_write.en.eq(writing | self.keep),
         ]
         m.d.sync += self.row.eq(row_read.data)
 
