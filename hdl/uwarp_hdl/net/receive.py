@@ -123,11 +123,6 @@ class FrameReceiver(wiring.Component):
         m.submodules.lookup = lookup = PortLookup(self._n_qp)
         wiring.connect(m, lookup.ports, wiring.flipped(self.ports))
         m.d.comb += lookup.port.eq(checked.fields.destination_port)
-        qpn = lookup.qpn
-        for stage in range(3, 6):
-            held = Signal(16, name=f"qpn{stage}")
-            m.d.sync += held.eq(qpn)
-            qpn = held
 
         m.submodules.remainder = remainder = UdpRemainder()
         m.d.comb += [
@@ -173,7 +168,7 @@ class FrameReceiver(wiring.Component):
             builder.word.eq(words[5]),
             builder.source.eq(source.fields),
             builder.fields.eq(carried.fields),
-            builder.qpn.eq(qpn),
+            builder.qpn.eq(lookup.qpn),
             builder.payload_length.eq(window.length),
             queue.i.payload.eq(builder.datagram),
             payloads.i.payload.data.eq(words[5].data),

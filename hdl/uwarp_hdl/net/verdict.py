@@ -54,11 +54,11 @@ class Verdict(wiring.Component):
     udp_index : Out(4)
         As of NetworkCheck.
     hit : In(1)
-        The destination port is in the port table, cycle 2.
+        The destination port is in the port table, cycle 3.
     ip_right, udp_right, crc_right : In(1)
         The sums over the frame up to this word, cycle 4.
     promising : Out(1)
-        What was seen of the headers up to step 2 is good, cycle 2.
+        What was seen of the headers up to step 2 is good, cycle 2, if that is step 4 or later.
     accept : Out(1)
         All checks have passed, cycle 5.
     outcome : Out
@@ -165,8 +165,9 @@ class Verdict(wiring.Component):
         transport = self._group(
             m,
             "transport",
-            (broadcast_mac | ip.broadcast | ~self.hit, Counter.RX_MANAGEMENT),
+            (broadcast_mac | ip.broadcast, Counter.RX_MANAGEMENT),
             (too_short, Counter.DROP_DDP_SHORT),
+            late=(~self.hit, Counter.RX_MANAGEMENT),
         )
         segment = self._group(
             m,
@@ -209,12 +210,19 @@ class Verdict(wiring.Component):
                 m.d.comb += self.outcome.eq(code)
         return m
 
-    def _group(self, m, name, *checks):
-        """The first check of some that fails, in cycle 4 of those whose flags are of cycle 2."""
+    def _group(self, m, name, *checks, late=None):
+        """The first check of some that fails, in cycle 4 of those whose flags are of cycle 2.
+
+        ``late`` is one of cycle 3, that comes before them.
+        """
         failed, code = Signal(name=f"{name}_first_failed"), Signal(CODE_BITS, name=f"{name}_code")
         failed_held, code_held = Signal(name=f"{name}_held"), Signal(CODE_BITS, name=f"{name}_kept")
         m.d.sync += [failed.eq(0), failed_held.eq(failed), code_held.eq(code)]
         for condition, counter in reversed(checks):
             with m.If(condition):
                 m.d.sync += [failed.eq(1), code.eq(counter)]
+        if late is not None:
+            condition, counter = late
+            with m.If(condition):
+                m.d.sync += [failed_held.eq(1), code_held.eq(counter)]
         return failed_held, code_held
