@@ -2,11 +2,11 @@
 
 ::
 
-    rx -> ReceiveGate -> FrameReceiver -> DatagramReceiver --payload, map, WQEs--+
-                              |ports       |qp, region  |credits, completions    |
-                          PortTable     RowTables     CompletionUnit --CQEs-- WriteArbiter -+- dma
-                                           |qp, region  |credits, completions    ReadArbiter+
-    tx <- TransmitGate <-------------- TransmitPath -----payload, WQEs-----------+
+    rx -> ReceiveGate -> FrameReceiver -> GroupCopies ---> DatagramReceiver --payload, map, WQEs--+
+                         |ports |groups   |members         |qp, region |credits, completions      |
+                    PortTable  GroupTable-+        RowTables  CompletionUnit --CQEs-- Arbiters - dma
+                                                           |qp, region |credits, completions      |
+    tx <- TransmitGate <------------------------------------- TransmitPath -----payload, WQEs-----+
 
     DMA errors, full CQs of all of these -> EventUnit --events-- WriteArbiter
 
@@ -33,6 +33,8 @@ from .iwarp.receive import DatagramReceiver
 from .iwarp.tables import PortTable, RowTable
 from .iwarp.transmit import TransmitPath
 from .layouts import QP_ROW, REGION_ROW
+from .net.group_copies import GroupCopies
+from .net.group_table import GroupTable
 from .net.receive import FrameReceiver
 from .stream.queue import connect_streams
 
@@ -86,7 +88,7 @@ class Nic(wiring.Component):
         m.submodules.transmit_gate = transmit_gate = TransmitGate()
         m.submodules.write_arbiter = writes = WriteArbiter(4)
         m.submodules.read_arbiter = reads = ReadArbiter(3)
-        m.submodules.control = control = ControlUnit(parameters, sources=7)
+        m.submodules.control = control = ControlUnit(parameters, sources=8)
 
         frames = FrameReceiver(parameters, datagrams=_DATAGRAMS)
         receiver = DatagramReceiver(parameters, datagrams_ahead=_DATAGRAMS)
@@ -94,6 +96,8 @@ class Nic(wiring.Component):
         completion = CompletionUnit(parameters, clients=2)
         full_queues = FullQueues(parameters)
         ports = PortTable(parameters)
+        groups = GroupTable(parameters, datagrams=_DATAGRAMS)
+        copies = GroupCopies(parameters)
         queue_pairs = RowTable(QP_ROW, parameters.n_qp, reads=2)
         regions = RowTable(REGION_ROW, parameters.n_region, reads=2)
         clear = ResetInserter(reset.reset)
@@ -103,6 +107,8 @@ class Nic(wiring.Component):
         m.submodules.completion = clear(completion)
         m.submodules.full_queues = clear(full_queues)
         m.submodules.ports = clear(ports)
+        m.submodules.groups = clear(groups)
+        m.submodules.copies = clear(copies)
         m.submodules.queue_pairs = clear(queue_pairs)
         m.submodules.regions = clear(regions)
 
@@ -110,9 +116,15 @@ class Nic(wiring.Component):
         connect_streams(m, self.rx, receive_gate.i)
         connect_streams(m, receive_gate.o, frames.rx)
         wiring.connect(m, frames.ports, ports.lookup)
-        connect_streams(m, frames.datagrams, receiver.datagrams)
-        connect_streams(m, frames.payload, receiver.payload)
+        wiring.connect(m, frames.groups, groups.lookup)
+        wiring.connect(m, copies.members, groups.members)
+        connect_streams(m, frames.datagrams, copies.datagrams_i)
+        connect_streams(m, frames.payload, copies.payload_i)
+        connect_streams(m, copies.datagrams_o, receiver.datagrams)
+        connect_streams(m, copies.payload_o, receiver.payload)
         m.d.comb += [
+            receiver.waiting.eq(frames.datagrams.valid),
+            receiver.more.eq(copies.more),
             frames.config.eq(control.config),
             receiver.time.eq(control.time),
             receiver.close.eq(control.close),
@@ -180,10 +192,12 @@ class Nic(wiring.Component):
         wiring.connect(m, control.qp, queue_pairs.write)
         wiring.connect(m, control.region, regions.write)
         wiring.connect(m, control.port, ports.write)
+        wiring.connect(m, control.group, groups.write)
+        m.d.comb += control.group_written.eq(groups.written)
         connect_streams(m, control.receive, receiver.doorbells)
         connect_streams(m, control.send, transmitter.doorbells)
         connect_streams(m, control.completion, completion.doorbells)
-        counting = (frames, receiver, transmitter, completion, event_unit)
+        counting = (frames, copies, receiver, transmitter, completion, event_unit)
         for index, unit in enumerate(counting):
             m.d.comb += control.events[index].eq(unit.events)
         for index, arbiter in enumerate((writes, reads), len(counting)):
@@ -211,6 +225,7 @@ class Nic(wiring.Component):
             completion,
             full_queues,
             ports,
+            groups,
             queue_pairs,
             regions,
         )

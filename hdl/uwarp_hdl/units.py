@@ -37,6 +37,8 @@ from .iwarp.transmit import TransmitPath
 from .iwarp.validity_map import ValidityMap
 from .layouts import Datagram, PacketBeat
 from .net.crc_check import CrcCheck
+from .net.group_copies import GroupCopies
+from .net.group_table import GroupTable
 from .net.realign import Realigner
 from .net.receive import FrameReceiver
 from .nic import Nic
@@ -54,6 +56,8 @@ UNITS: dict[str, Factory] = {
     "crc_check": lambda parameters: CrcCheck(2),
     "realigner": lambda parameters: Realigner(),
     "frame_receiver": FrameReceiver,
+    "group_table": GroupTable,
+    "group_copies": GroupCopies,
     "segment_check": SegmentCheck,
     "receive_queue": ReceiveQueue,
     "receive_prefetch": lambda parameters: ReceivePrefetch(parameters, default_depth(parameters)),
@@ -83,7 +87,7 @@ UNITS: dict[str, Factory] = {
     "full_queues": FullQueues,
     "write_arbiter": lambda parameters: WriteArbiter(4),
     "read_arbiter": lambda parameters: ReadArbiter(3),
-    "event_counters": lambda parameters: EventCounters(sources=7),
-    "control_unit": lambda parameters: ControlUnit(parameters, sources=7),
+    "event_counters": lambda parameters: EventCounters(sources=8),
+    "control_unit": lambda parameters: ControlUnit(parameters, sources=8),
     "nic": Nic,
 }

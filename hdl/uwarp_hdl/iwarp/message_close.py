@@ -37,7 +37,9 @@ class MessageClose(wiring.Component):
     done : Out(1)
         Strobe: the completions of those messages are in memory.
     offered, taken, settled : In(1)
-        A datagram is offered; is taken; one taken before has met its fate.
+        A datagram waits; one, or a copy, is taken; one taken before has met its fate.
+    passed : In(1)
+        A datagram is taken, or the last copy of one.
     ending : Out(CloseRequest)
     ended : In(1)
         All messages that ``ending`` names have closed: their completions count in ``held``.
@@ -59,6 +61,7 @@ class MessageClose(wiring.Component):
                 "done": Out(1),
                 "offered": In(1),
                 "taken": In(1),
+                "passed": In(1),
                 "settled": In(1),
                 "ending": Out(CloseRequest),
                 "ended": In(1),
@@ -103,7 +106,7 @@ class MessageClose(wiring.Component):
                 count_down(1, "QUEUED", self._datagrams)
             with m.State("QUEUED"):
                 m.d.sync += pause.eq(Mux(self.offered, 0, pause + 1))
-                count_down(self.taken, "INSIDE", inside_next)
+                count_down(self.passed, "INSIDE", inside_next)
                 with m.If(pause == _QUEUE_PAUSE):
                     m.d.sync += left.eq(inside_next)
                     m.next = "INSIDE"

@@ -63,6 +63,8 @@ class DatagramReceiver(wiring.Component):
     Members
     -------
     datagrams : In(stream of Datagram)
+    waiting, more : In(1)
+        A datagram waits to be offered; another copy follows of the one that is offered.
     payload : In(stream of PacketBeat)
         Words of the datagrams' payloads, in order.
     time : In(47)
@@ -102,6 +104,8 @@ class DatagramReceiver(wiring.Component):
         super().__init__(
             {
                 "datagrams": In(stream.Signature(Datagram)),
+                "waiting": In(1),
+                "more": In(1),
                 "payload": In(stream.Signature(PacketBeat)),
                 "time": In(47),
                 "qp": Out(TableReadSignature(QP_ROW, exact_log2(parameters.n_qp))),
@@ -215,7 +219,8 @@ class DatagramReceiver(wiring.Component):
             self.events.eq(dispatch.events),
             message_close.request.eq(self.close),
             self.close_done.eq(message_close.done),
-            message_close.offered.eq(self.datagrams.valid),
+            message_close.offered.eq(self.waiting | self.datagrams.valid),
+            message_close.passed.eq(self.datagrams.valid & self.datagrams.ready & ~self.more),
             message_close.taken.eq(self.datagrams.valid & self.datagrams.ready),
             message_close.settled.eq(dispatch.settle),
             dispatch.ending.eq(message_close.ending),

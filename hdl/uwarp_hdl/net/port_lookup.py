@@ -2,14 +2,14 @@
 
 ::
 
-    port --> rows --> registers --> port compared --> hit --> qpn
-     0        1          2                             3       4     cycle
+    port --> rows --> registers --> port compared --> hit --> qpn, is_group
+     0        1          2                             3       4            cycle
 """
 
 from functools import reduce
 from operator import or_
 
-from amaranth.hdl import Module, Mux, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -21,7 +21,7 @@ __all__ = ["PortLookup"]
 
 
 class PortLookup(wiring.Component):
-    """The QP of a UDP port.
+    """The QP, or the group, of a UDP port.
 
     The indices go out at once, the rows come in the next cycle. They are compared in the one after,
     with the port, which must be the same still.
@@ -36,9 +36,11 @@ class PortLookup(wiring.Component):
     port : In(16)
     ports : Out(PortLookupSignature)
     hit : Out(1)
-        Of the ``port`` of three cycles before.
+        A QP has the ``port`` of three cycles before.
+    is_group : Out(1)
+        A group has that of four cycles before.
     qpn : Out(16)
-        Of that of four cycles before: of the lowest bank that has it, 0 without a hit.
+        Of that of four cycles before: of the lowest bank that has it, 0 if none has.
     """
 
     def __init__(self, n_qp):
@@ -48,6 +50,7 @@ class PortLookup(wiring.Component):
                 "port": In(16),
                 "ports": Out(PortLookupSignature((n_qp - 1).bit_length())),
                 "hit": Out(1),
+                "is_group": Out(1),
                 "qpn": Out(16),
             }
         )
@@ -57,15 +60,22 @@ class PortLookup(wiring.Component):
         for index, row in zip(self.ports.indices, port_rows(self.port, self._n_qp), strict=True):
             m.d.comb += index.eq(row)
         found = Signal(len(self.ports.rows))
-        qpns = []
+        chosen, group, qpns = [], [], []
         for index, row in enumerate(self.ports.rows):
             held, qpn = Signal.like(row, name=f"row{index}"), Signal(16, name=f"qpn{index}")
+            is_group = Signal(name=f"is_group{index}")
             m.d.sync += [
                 held.eq(row),
                 qpn.eq(held.qpn),
+                is_group.eq(held.group),
                 found[index].eq(held.valid & (held.port == self.port)),
             ]
-            qpns.append(Mux(found[index] & ~found[:index].any(), qpn, 0))
-        m.d.comb += self.hit.eq(found.any())
-        m.d.sync += self.qpn.eq(reduce(or_, qpns))
+            chosen.append(found[index] & ~found[:index].any())
+            group.append(is_group)
+            qpns.append(Mux(chosen[index], qpn, 0))
+        m.d.comb += self.hit.eq((Cat(chosen) & ~Cat(group)).any())
+        m.d.sync += [
+            self.is_group.eq((Cat(chosen) & Cat(group)).any()),
+            self.qpn.eq(reduce(or_, qpns)),
+        ]
         return m
