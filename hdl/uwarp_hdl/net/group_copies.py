@@ -35,9 +35,9 @@ class GroupCopies(wiring.Component):
     """Copy datagrams to groups to their members, in the order of the members.
 
     Other datagrams and their payloads pass without latency, and so do the payloads of first copies;
-    a payload is only offered from the cycle on that follows its datagram's leaving. A copy is
-    offered 3 cycles after the datagram came or, if that is later, the copy before left; its payload
-    3 cycles after that of the copy before, then a word a cycle.
+    a payload is only offered from the cycle on that follows its datagram's leaving. The first copy
+    is offered 2 cycles after the datagram came, others 3 after the one before left; the second
+    one's payload 3 cycles after the first one's end, then a word a cycle without a pause.
 
     Parameters
     ----------
