@@ -155,6 +155,8 @@ class RegisterFile(wiring.Component):
             Register.MAP_BITS: parameters.map_bits,
             Register.MAX_MTU: parameters.max_mtu,
             Register.CLOCK_HZ: parameters.clock_hz,
+            Register.N_GROUP: parameters.n_group,
+            Register.N_READ: parameters.n_read,
             Register.STATUS: self.busy * DeviceStatus.BUSY,
         }
         # What writing sets, and reading reads: words from the least significant one.
@@ -163,7 +165,13 @@ class RegisterFile(wiring.Component):
             Register.MAC_HIGH: [self.config.mac[32:]],
             Register.IPV4: [self.config.ipv4],
             Register.MTU: [self.config.mtu],
-            Register.FILTER: [Cat(self.config.accept_multicast, self.config.accept_foreign)],
+            Register.FILTER: [
+                Cat(
+                    self.config.accept_multicast,
+                    self.config.accept_foreign,
+                    self.config.loop_groups,
+                )
+            ],
             Register.IPV6: [self.config.ipv6[i : i + 32] for i in range(0, 128, 32)],
             Register.IRQ_ENABLE: [irq_enable],
             Register.EVENT_ADDR_LOW: [ring.address[:32]],

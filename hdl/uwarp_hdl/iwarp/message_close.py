@@ -37,9 +37,11 @@ class MessageClose(wiring.Component):
     done : Out(1)
         Strobe: the completions of those messages are in memory.
     offered, taken : In(1)
-        A datagram is offered; is taken.
+        A datagram waits; one, or a copy, is taken.
+    passed : In(1)
+        A datagram is taken, or the last copy of one.
     opening_offered, opening_taken : In(1)
-        So is a Read to be opened.
+        A Read to be opened waits; is taken.
     settled : In(1)
         A datagram or an opening taken before has met its fate.
     ending : Out(CloseRequest)
@@ -65,6 +67,7 @@ class MessageClose(wiring.Component):
                 "taken": In(1),
                 "opening_offered": In(1),
                 "opening_taken": In(1),
+                "passed": In(1),
                 "settled": In(1),
                 "ending": Out(CloseRequest),
                 "ended": In(1),
@@ -109,17 +112,18 @@ class MessageClose(wiring.Component):
                 m.d.sync += [pause.eq(0), no_opening.eq(0)]
                 count_down(1, "QUEUED", self._datagrams)
             with m.State("QUEUED"):
-                passed = (left == 0) | (pause == _QUEUE_PAUSE)
+                gone = (left == 0) | (pause == _QUEUE_PAUSE)
                 with m.If(self.opening_taken | ~self.opening_offered):
                     m.d.sync += no_opening.eq(1)
-                with m.If(passed):
+                with m.If(gone):
                     with m.If(no_opening):
                         m.d.sync += left.eq(inside_next)
                         m.next = "INSIDE"
-                with m.Elif(self.offered):
-                    m.d.sync += [pause.eq(0), left.eq(left - self.taken)]
                 with m.Else():
-                    m.d.sync += pause.eq(pause + 1)
+                    m.d.sync += [
+                        pause.eq(Mux(self.offered, 0, pause + 1)),
+                        left.eq(left - self.passed),
+                    ]
             with m.State("INSIDE"):
                 m.d.sync += active.eq(left == 0)
                 count_down(self.settled, "SCAN", 0)

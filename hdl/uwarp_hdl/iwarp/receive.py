@@ -66,6 +66,8 @@ class DatagramReceiver(wiring.Component):
     Members
     -------
     datagrams : In(stream of Datagram)
+    waiting, more : In(1)
+        A datagram waits to be offered; another copy follows of the one that is offered.
     payload : In(stream of PacketBeat)
         Words of the datagrams' payloads, in order.
     read_openings : In(stream of ReadOpening)
@@ -115,6 +117,8 @@ class DatagramReceiver(wiring.Component):
         super().__init__(
             {
                 "datagrams": In(stream.Signature(Datagram)),
+                "waiting": In(1),
+                "more": In(1),
                 "payload": In(stream.Signature(PacketBeat)),
                 "read_openings": In(stream.Signature(ReadOpening)),
                 "opened": Out(1),
@@ -242,7 +246,8 @@ class DatagramReceiver(wiring.Component):
             self.events.eq(dispatch.events),
             message_close.request.eq(self.close),
             self.close_done.eq(message_close.done),
-            message_close.offered.eq(self.datagrams.valid),
+            message_close.offered.eq(self.waiting | self.datagrams.valid),
+            message_close.passed.eq(self.datagrams.valid & self.datagrams.ready & ~self.more),
             message_close.taken.eq(self.datagrams.valid & self.datagrams.ready),
             message_close.opening_offered.eq(self.read_openings.valid),
             message_close.opening_taken.eq(self.read_openings.valid & self.read_openings.ready),
