@@ -60,8 +60,8 @@ def progress_layout(parameters: Parameters) -> data.StructLayout:
 class Trackers(wiring.Component):
     """``n_tracker`` open messages: look up, open, account, close; and find those that fell silent.
 
-    ``match`` is a cycle late. ``row`` is that of the ``index`` of two cycles before, ``progress``
-    of the cycle before; ``index`` may change in the cycle after an ``open``, and counts from the
+    ``match`` is a cycle late. ``row`` and ``progress`` are those of the ``index`` of two cycles
+    before; ``index`` may change in the cycle after an ``open``, and counts from the
     one after that on. One of ``open``, ``touch``, ``mark`` and ``close`` may be high in a cycle; or
     ``open`` and ``touch``, of the same tracker. What comes with ``open`` stays for two cycles.
 
@@ -255,8 +255,8 @@ class Trackers(wiring.Component):
         before = progresses.read_port(domain="comb")
         progress_write = progresses.write_port()
         after = Signal(progress_layout(self._parameters))
+        m.d.sync += progress_read.addr.eq(self.index)
         m.d.comb += [
-            progress_read.addr.eq(self.index),
             self.progress.eq(progress_read.data),
             before.addr.eq(self.mark_index),
             after.missing.eq(before.data.missing - self.newly),
