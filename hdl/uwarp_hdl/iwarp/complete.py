@@ -37,7 +37,7 @@ from ..interfaces import CreditSignature, WriteClientSignature
 from ..layouts import MODERATION_ROW, Completion, CqDoorbell, CreditOperation, EventRequest
 from .cqe_writer import CqeWriter, Slot
 from .moderation import ModerationTimers
-from .notices import Notice, NoticeQueue
+from .notices import NoticeQueue
 
 __all__ = ["CompletionUnit"]
 
@@ -74,7 +74,6 @@ class _State(data.Struct):
     occupied: 32
     taken: 32
     reserved: 17
-    armed: 1
     solicited: 1
     begun: 1
     since: 16
@@ -84,12 +83,15 @@ class _State(data.Struct):
 class _Outlook(data.Struct):
     """What follows from a CQ's state, found in the cycle in which that is written.
 
-    ``full``: taken is the ring's size or more. ``some``: there is a slot reserved. ``.._wraps``:
-    one CQE more and producer or occupied is 0 again. ``.._high``: bit 32.
+    ``armed``: it has not fired since. ``full``: taken is the ring's size or more. ``some``: there
+    is a slot reserved. ``ripe``: moderation lets the next CQE fire. ``.._wraps``: one CQE more and
+    producer or occupied is 0 again. ``.._high``: bit 32.
     """
 
+    armed: 1
     full: 1
     some: 1
+    ripe: 1
     producer_wraps: 1
     occupied_wraps: 1
     promised_high: 1
@@ -98,7 +100,8 @@ class _Outlook(data.Struct):
 
 class _Carries(data.Struct):
     """Of the operation before, for the outlook: what came out of the additions; whether a consumer
-    index was taken; whether producer or occupied came to 0 by a CQE."""
+    index was taken; whether producer or occupied came to 0 by a CQE; whether the CQ was armed after
+    a CQE, or is anew; whether its moderation is new or its timer has come to its end."""
 
     promised: 1
     taken: 1
@@ -106,6 +109,10 @@ class _Carries(data.Struct):
     consumed: 1
     producer_wrapped: 1
     occupied_wrapped: 1
+    armed: 1
+    arms: 1
+    moderates: 1
+    expired: 1
 
 
 class CompletionUnit(wiring.Component):
@@ -177,7 +184,8 @@ class CompletionUnit(wiring.Component):
 
         # Choice, in even cycles: the favoured one, if it has asked for a cycle, or else the first
         # in the order of the latencies that matter. One that asks is favoured in its turn, until
-        # it is served.
+        # it is served. Reservations and the first client's completions are chosen in the cycle in
+        # which they come; of the others one is picked in each cycle for the next.
         is_odd = Signal()
         slot = Signal(Slot)
         slot_valid = Signal()
@@ -195,7 +203,6 @@ class CompletionUnit(wiring.Component):
         may = Signal(count)
         may_next = Signal(count)
         favoured = Signal(count, init=1)
-        hit = Signal()
         may_complete = notices.has_room & ~slot_valid & ~completing.any()
         m.d.comb += [
             offered.eq(Cat(item.valid for item in streams)),
@@ -214,30 +221,40 @@ class CompletionUnit(wiring.Component):
         is_turn_over = (chosen & favoured).any() | ~(offered & favoured).any()
         with m.If(is_turn_over):
             m.d.sync += favoured.eq(favoured.rotate_left(1))
-        m.d.sync += [
-            may.eq(may_next),
-            hit.eq((offered & may_next & favoured).any() & ~is_turn_over),
-        ]
+        # The favoured one waits, and is chosen if a choice is made: then no other may.
+        is_due = (offered & may_next & favoured).any() & ~is_turn_over
+        allowed = Signal(count)
+        m.d.comb += allowed.eq(may_next & (favoured | (~is_due).replicate(count)))
+        m.d.sync += may.eq(allowed)
 
-        requests = Signal(count)
-        # The CQ's number and, above it, whether there is one.
+        # Of each request: the CQ's number and, above it, whether there is one.
         numbers = [Cat(item.p.cq[:width], item.p.cq[width:] == 0) for item in streams]
-        first_cq = Signal(width + 1)
+        prompt = [0, *range(clients, 2 * clients)]
+        patient = [index for index in range(count) if index not in prompt]
+        picked = Signal(count)
+        picked_cq = Signal(width + 1)
+        m.d.sync += [picked.eq(0), picked_cq.eq(numbers[patient[-1]])]
+        for index in reversed(patient):
+            with m.If(offered[index] & allowed[index]):
+                m.d.sync += [picked.eq(1 << index), picked_cq.eq(numbers[index])]
+        requests = Signal(len(prompt))
+        first = Signal(count)
         choice_cq = Signal(width + 1)
-        favoured_cq = reduce(or_, (Mux(favoured[i], cq, 0) for i, cq in enumerate(numbers)))
-        m.d.comb += requests.eq(offered & may)
-        for index, cq in reversed(list(enumerate(numbers))):
-            with m.If(requests[index]):
-                m.d.comb += first_cq.eq(cq)
-        m.d.comb += choice_cq.eq(Mux(hit, favoured_cq, first_cq))
-        first = Cat(requests[i] & ~requests[:i].any() for i in range(count))
-        choose = requests.any() & ~self.busy
+        m.d.comb += [
+            requests.eq(Cat(offered[index] & may[index] for index in prompt)),
+            first.eq(picked),
+            choice_cq.eq(picked_cq),
+        ]
+        for place, index in reversed(list(enumerate(prompt))):
+            with m.If(requests[place]):
+                m.d.comb += [first.eq(1 << index), choice_cq.eq(numbers[index])]
+        choose = (requests.any() | picked.any()) & ~self.busy
         # The odd cycle after an operation writes its CQ's state, whether or not one follows.
         m.d.sync += is_odd.eq(~is_odd & (choose | chosen_valid))
         with m.If(~is_odd):
             m.d.sync += [
                 chosen_valid.eq(choose),
-                chosen.eq(Mux(self.busy, 0, Mux(hit, favoured, first))),
+                chosen.eq(Mux(self.busy, 0, first)),
                 Cat(chosen_cq, chosen_in_range).eq(choice_cq),
             ]
         # Requests stay until they are carried out, completions until the writer takes them.
@@ -245,22 +262,29 @@ class CompletionUnit(wiring.Component):
         m.d.comb += execute.eq(chosen_valid & ~is_odd)
         for index, item in enumerate(streams[clients:], clients):
             m.d.comb += item.ready.eq(chosen[index] & ~is_odd)
-        # What the operation is, found in its odd cycle.
-        reserves, releases, completes, consumes, urgent = (
-            Signal(name=name)
-            for name in ("reserves", "releases", "completes", "consumes", "urgent")
+        # What the operation is, found in its odd cycle: 0 but when it is carried out.
+        operations = ("reserves", "releases", "completes", "consumes", "arms", "moderates")
+        operations += ("resets", "expires")
+        reserves, releases, completes, consumes, arms, moderates, resets, expires = (
+            Signal(name=name) for name in operations
         )
+        urgent = Signal()
         doorbell = self.doorbells.p
+        moves_consumer = ringing & ~doorbell.moderate & ~doorbell.reset
         gives_back = Cat(item.p.operation == CreditOperation.RELEASE for item in credit_requests)
         calls = Cat(
             (item.p.cqe.flags & CqeFlag.SOLICITED).any() | (item.p.cqe.status != Status.SUCCESS)
             for item in self.completions
         )
         m.d.sync += [
-            reserves.eq((crediting & ~gives_back).any() & chosen_in_range),
-            releases.eq((crediting & gives_back).any()),
-            completes.eq(completing.any() & chosen_in_range),
-            consumes.eq(ringing & ~doorbell.moderate & ~doorbell.reset),
+            reserves.eq(is_odd & (crediting & ~gives_back).any() & chosen_in_range),
+            releases.eq(is_odd & (crediting & gives_back).any()),
+            completes.eq(is_odd & completing.any() & chosen_in_range),
+            consumes.eq(is_odd & moves_consumer),
+            arms.eq(is_odd & moves_consumer & doorbell.arm),
+            moderates.eq(is_odd & ringing & doorbell.moderate),
+            resets.eq(is_odd & ringing & doorbell.reset & ~doorbell.moderate),
+            expires.eq(is_odd & timing),
             urgent.eq((completing & calls).any()),
         ]
 
@@ -281,7 +305,7 @@ class CompletionUnit(wiring.Component):
         outlook_next = Signal(_Outlook)
         written_cq = Signal(width)
         written_valid = Signal()
-        written_ticks = Signal(16)
+        written_moderation = Signal(_Moderation)
         is_same = Signal()
         m.d.comb += [
             state.eq(Mux(is_same, written, fetched.state)),
@@ -295,12 +319,6 @@ class CompletionUnit(wiring.Component):
             # Never beside a read: since synthesis can see that, it adds no logic behind the memory
             # for its sake.
             put.en.eq(self.busy | (written_valid & is_odd)),
-            timers.enable.eq(put.en),
-            timers.cq.eq(put.addr),
-            timers.timer.first.eq(written.first),
-            timers.timer.ticks.eq(written_ticks),
-            timers.timer.waiting.eq(_held_back(written, written_ticks)),
-            timers.tick.eq(tick),
         ]
         with m.If(is_odd):
             m.d.sync += [
@@ -337,7 +355,14 @@ class CompletionUnit(wiring.Component):
             written.taken[_LARGEST_LOG2:],
             outlook_next.taken_high,
         )
+        # What does not come with a CQE fires in the cycle after the operation.
+        waits = written.begun & ~written.solicited
+        is_over = carries.expired | (
+            carries.moderates & (written.since > written_moderation.enough)
+        )
+        fires_late = carries.armed & ((carries.arms & written.occupied.any()) | (waits & is_over))
         m.d.comb += [
+            outlook_next.armed.eq(carries.armed & ~fires_late),
             outlook_next.promised_high.eq(carries.promised & ~carries.producer_wrapped),
             # Occupied modulo 2^32, plus reserved: without a carry the producer is behind.
             outlook_next.taken_high.eq(
@@ -348,9 +373,18 @@ class CompletionUnit(wiring.Component):
                 )
             ),
             outlook_next.full.eq(beyond_ring.any()),
+            outlook_next.ripe.eq(written.since >= written_moderation.enough),
             outlook_next.some.eq(written.reserved.any()),
             outlook_next.producer_wraps.eq(written.producer.all()),
             outlook_next.occupied_wraps.eq(written.occupied.all()),
+        ]
+        m.d.comb += timers.tick.eq(tick)
+        m.d.sync += [
+            timers.enable.eq(put.en),
+            timers.cq.eq(put.addr),
+            timers.timer.first.eq(written.first),
+            timers.timer.ticks.eq(written_moderation.ticks),
+            timers.timer.waiting.eq(outlook_next.armed & waits & written_moderation.ticks.any()),
         ]
         put_ring, put_moderation = rings.write_port(), moderations.write_port()
         m.d.comb += [
@@ -382,19 +416,8 @@ class CompletionUnit(wiring.Component):
             with m.If(is_odd & chosen_valid):
                 m.d.sync += register.eq(read.data)
         with m.If(execute):
-            m.d.sync += written_ticks.eq(
-                Mux(ringing & doorbell.moderate, asked.ticks, moderation.ticks)
-            )
+            m.d.sync += written_moderation.eq(Mux(moderates, moderation_next, moderation))
 
-        notice = Signal(Notice)
-        m.d.comb += [
-            state_next.eq(state),
-            # What is found below counts only when the operation is carried out.
-            notices.notice.cq.eq(chosen_cq),
-            notices.notice.is_write.eq(notice.is_write & execute),
-            notices.notice.set.eq(notice.set & execute),
-            notices.notice.clear.eq(notice.clear & execute),
-        ]
         gives, produces, uses = (Signal(name=name) for name in ("gives", "produces", "uses"))
         # A slot more or one less is promised and taken.
         more, less = Signal(), Signal()
@@ -442,40 +465,30 @@ class CompletionUnit(wiring.Component):
             carries_next.producer_wrapped.eq(produces & outlook.producer_wraps),
             carries_next.occupied_wrapped.eq(produces & outlook.occupied_wraps),
         ]
-        with m.If(ringing):
-            with m.If(doorbell.moderate):
-                allows = state.begun & (state.since >= asked.count)
-                fires = state.armed & ~state.solicited & allows
-                m.d.comb += [state_next.armed.eq(state.armed & ~fires), notice.set.eq(fires)]
-            with m.Elif(doorbell.reset):
-                m.d.comb += notice.clear.eq(1)
-            with m.Elif(doorbell.arm):
-                differs = state.producer != doorbell.index
-                m.d.comb += [
-                    state_next.armed.eq(~differs),
-                    state_next.solicited.eq(doorbell.solicited),
-                    state_next.begun.eq(0),
-                    state_next.since.eq(0),
-                    notice.set.eq(differs),
-                ]
-        with m.Elif(produces):
-            allows = ~state.solicited & (state.since >= moderation.enough)
-            fires = state.armed & (urgent | allows)
-            m.d.comb += [
-                state_next.armed.eq(state.armed & ~fires),
-                state_next.begun.eq(1),
-                state_next.since.eq(state.since + 1),
-                state_next.first.eq(Mux(state.begun, state.first, tick)),
-                notice.is_write.eq(1),
-                notice.set.eq(fires),
-            ]
-        with m.Elif(timing):
+        fires = produces & outlook.armed & (urgent | ~state.solicited & outlook.ripe)
+        is_late = Signal()
+        due = timers.due.p
+        m.d.sync += is_late.eq(execute)
+        m.d.comb += [
+            state_next.solicited.eq(Mux(arms, doorbell.solicited, state.solicited)),
+            state_next.begun.eq(produces | state.begun & ~arms),
+            state_next.since.eq(Mux(arms, 0, state.since + produces)),
+            state_next.first.eq(Mux(produces & ~state.begun, tick, state.first)),
+            carries_next.armed.eq(arms | (outlook.armed & ~fires)),
+            carries_next.arms.eq(arms),
+            carries_next.moderates.eq(moderates),
             # Neither armed anew nor moderated anew since the timer was looked at.
-            due = timers.due.p
-            is_same_timer = Cat(state.first, moderation.ticks) == Cat(due.first, due.ticks)
-            fires = _held_back(state, moderation.ticks) & is_same_timer
-            m.d.comb += [state_next.armed.eq(state.armed & ~fires), notice.set.eq(fires)]
-        with m.If(execute & ringing & doorbell.reset):
+            carries_next.expired.eq(
+                expires
+                & moderation.ticks.any()
+                & (Cat(state.first, moderation.ticks) == Cat(due.first, due.ticks))
+            ),
+            notices.notice.cq.eq(Mux(is_late, written_cq, chosen_cq)),
+            notices.notice.is_write.eq(produces),
+            notices.notice.set.eq(fires | (is_late & fires_late)),
+            notices.notice.clear.eq(resets),
+        ]
+        with m.If(resets):
             m.d.sync += [written.eq(0), carries.eq(0)]
 
         for index, port in enumerate(self.credits):
@@ -525,8 +538,3 @@ class CompletionUnit(wiring.Component):
 def _index(one_hot):
     """The number of the bit that is set."""
     return reduce(or_, (Mux(bit, index, 0) for index, bit in enumerate(one_hot)))
-
-
-def _held_back(state, ticks):
-    """Whether a CQ in this state waits for its ticks to fire."""
-    return state.armed & ~state.solicited & state.begun & ticks.any()
