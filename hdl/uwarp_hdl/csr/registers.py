@@ -80,7 +80,7 @@ class RegisterFile(wiring.Component):
     snapshot : Out(SnapshotSignature())
     command : Out(CommandSignature())
     irq_set, irq_clear, irq_cq : In
-        As from the completion unit.
+        As from the completion unit, of a CQ that exists.
     event_ring : Out(EventRing)
     event_clear : Out(1)
         Strobe: EVENT_RING was written.
@@ -310,12 +310,19 @@ class RegisterFile(wiring.Component):
             m.d.sync += self.close.active.eq(0)
 
         # Interrupts: a CQ that fires in the cycle in which its bit is cleared stays set.
+        irq_set, irq_clear = Signal(), Signal()
+        irq_cq = Signal(range(parameters.n_cq))
+        m.d.sync += [
+            irq_set.eq(self.irq_set),
+            irq_clear.eq(self.irq_clear),
+            irq_cq.eq(self.irq_cq),
+        ]
         for cq in range(parameters.n_cq):
-            is_cq = self.irq_cq == cq
+            is_cq = irq_cq == cq
             written = writes[Register.IRQ_STATUS] & (number == cq // 32)
-            with m.If(self.irq_set & is_cq):
+            with m.If(irq_set & is_cq):
                 m.d.sync += irq_status[cq].eq(1)
-            with m.Elif((self.irq_clear & is_cq) | (written & access.data[cq % 32])):
+            with m.Elif((irq_clear & is_cq) | (written & access.data[cq % 32])):
                 m.d.sync += irq_status[cq].eq(0)
         with m.If(self.event_written):
             m.d.sync += event_status.eq(1)
