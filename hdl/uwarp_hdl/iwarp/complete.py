@@ -15,12 +15,13 @@ Every two cycles an operation (doorbell, reservation, release, slot for a CQE, t
     cycle 0 (even)   chosen; its CQ's state is read
           1 (odd)    the state comes; that of the operation before is written
           2 (even)   carried out; the next is chosen
-          3          answer, slot and burst of the CQE
+          3 (odd)    answer, slot and burst of the CQE; written, with what follows from it
           4 to 11    words of the CQE
 
 In an idle unit every cycle is even. A reservation is answered, and the burst of a CQE offered,
-3 cycles after it is asked for in an idle unit. Writing a CQE takes 8 cycles, beside the operations.
-An interrupt fires when the CQE that causes it is in memory (its write answered).
+3 cycles after it is asked for in an idle unit, 4 if the CQE is not the first client's. Writing a
+CQE takes 8 cycles, beside the operations. An interrupt fires when the CQE that causes it is in
+memory (its write answered).
 """
 
 from functools import reduce
@@ -122,7 +123,7 @@ class CompletionUnit(wiring.Component):
     ----------
     parameters : Parameters
     clients : int
-        Units that reserve slots and complete.
+        Units that reserve slots and complete; the completions of the first are the most urgent.
 
     Members
     -------
