@@ -2,11 +2,11 @@
 
 ::
 
-    rx -> ReceiveGate -> Loopback -> FrameReceiver -> GroupCopies -> DatagramReceiver --payload, WQEs-+
-                            |        |ports |groups   |members       |qp, region |credits, CQEs       |
-                            |    PortTable GroupTable-+          RowTables  CompletionUnit --- Arbiters - dma
-                            |                                        |qp, region |credits, CQEs       |
-    tx <- TransmitGate <----+-------------------------------------- TransmitPath --payload, WQEs------+
+    rx -> ReceiveGate -> Loopback -> FrameReceiver -> GroupCopies -> DatagramReceiver --+
+                            |         |ports |groups    |members      |tables |credits   |
+                            |    PortTable  GroupTable -+       RowTables  CompletionUnit+- arbiters
+                            |                                         |tables |credits   |   - dma
+    tx <- TransmitGate <----+--------------------------------------- TransmitPath -------+
 
     DMA errors, full CQs of all of these -> EventUnit --events-- WriteArbiter
 

@@ -7,7 +7,7 @@ Each step waits for what was there when it began, and for nothing that came late
 others does not prolong it. With nothing on its way it takes some 50 cycles and 3 for each tracker.
 """
 
-from amaranth.hdl import Module, Signal
+from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
