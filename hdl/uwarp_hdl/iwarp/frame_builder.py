@@ -35,7 +35,7 @@ from uwarp.wire import (
 )
 
 from ..layouts import PortConfig
-from ..net.header import DDP_STEP, FrameHeader
+from ..net.header import DDP_STEP, FrameHeader, choice
 from ..stream.queue import Queue
 from .frame_check import FrameCheck, FrameEnd
 from .payload_reader import PayloadWord
@@ -384,25 +384,33 @@ class FrameBuilder(wiring.Component):
         )
         m.d.comb += header.control.eq(Cat(Value.cast(ddp)[:8], Value.cast(rdmap)[:8]))
 
-        # The fields after the control octets, 32 bits each, of tagged and untagged headers.
-        to_high, to_low = segment.to[32:], segment.to[:32]
-        sink_high, sink_low = segment.sink_to[32:], segment.sink_to[:32]
-        queue = Mux(read, QueueNumber.REQUEST, QueueNumber.SEND)
-        rsvdulp = Mux(read, READ_REQUEST.size, segment.mlen)
-        quads = [
-            Mux(tagged, segment.stag, rsvdulp),
-            Mux(tagged, to_high, queue),
-            Mux(tagged, to_low, segment.msn),
-            Mux(tagged, segment.msn, segment.mo),
-            Mux(tagged, segment.mo, segment.immediate),  # a Read's is the sink STag
-            Mux(tagged, segment.mlen, sink_high),
-            Mux(tagged, segment.immediate, sink_low),
-            segment.mlen,
-            segment.stag,
-            to_high,
-            to_low,
+        # The fields after the control octets are of 32 bits each: two in each step.
+        def at(step, condition=1):
+            return (header.upcoming == DDP_STEP + step) & condition
+
+        untagged = ~tagged
+        to_low, to_high = segment.to[:32], segment.to[32:]
+        sink_low, sink_high = segment.sink_to[:32], segment.sink_to[32:]
+        firsts = [
+            (at(1, tagged) | at(5), to_high),
+            (at(1, read), Const(QueueNumber.REQUEST, 32)),
+            (at(2, tagged), segment.msn),
+            (at(2, untagged), segment.mo),
+            (at(3, tagged) | at(4), segment.mlen),
+            (at(3, untagged), sink_high),
         ]
-        for quad, value in zip(header.quads, quads, strict=True):
-            number = Cat(value, Const(0, 32))[:32]
-            m.d.comb += quad.eq(Cat(number.word_select(index, 8) for index in (3, 2, 1, 0)))
+        seconds = [
+            (at(0, tagged) | at(4), segment.stag),
+            (at(0, read), Const(READ_REQUEST.size, 32)),
+            (at(0, untagged & ~read), segment.mlen),
+            (at(1, tagged) | at(5), to_low),
+            (at(1, untagged), segment.msn),
+            (at(2, tagged), segment.mo),
+            (at(2, untagged) | at(3, tagged), segment.immediate),  # a Read's is the sink STag
+            (at(3, untagged), sink_low),
+        ]
+        for half, choices in enumerate((firsts, seconds)):
+            quad = choice(m, start | header.advance, choices, 32)
+            octets = Cat(quad.word_select(index, 8) for index in (3, 2, 1, 0))
+            m.d.comb += header.ddp[32 * half : 32 * half + 32].eq(octets)
         return header
