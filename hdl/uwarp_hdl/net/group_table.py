@@ -71,6 +71,7 @@ class GroupTable(wiring.Component):
         numbers = Array(row[f"member{index}"] for index in range(GROUP_MEMBERS))
         width, depth = self._width, self._depth
 
+        index = Signal(width)
         m.submodules.addresses = addresses = memory.Memory(shape=129, depth=depth, init=[])
         put_address, get_address = addresses.write_port(), addresses.read_port(domain="comb")
         m.submodules.qpns = qpns = memory.Memory(shape=17, depth=depth * GROUP_MEMBERS, init=[])
@@ -79,6 +80,9 @@ class GroupTable(wiring.Component):
             get_address.addr.eq(self.lookup.index),
             Cat(self.lookup.address, self.lookup.in_use).eq(get_address.data),
             get_member.addr.eq(Cat(self.members.member, self.members.row)),
+            # No row is looked up while it is written. Since synthesis can see that, it adds no
+            # logic behind the memory for its sake.
+            get_member.en.eq(~put_member.en | (self.members.row != index)),
             Cat(self.members.qpn, self.members.last).eq(get_member.data),
         ]
 
@@ -87,7 +91,6 @@ class GroupTable(wiring.Component):
         m.d.comb += under_way_next.eq(under_way + self.lookup.queued - self.members.copied)
         m.d.sync += under_way.eq(under_way_next)
 
-        index = Signal(width)
         left = Signal.like(under_way)
         member = Signal(range(GROUP_MEMBERS))
         in_use = Signal()
