@@ -12,7 +12,7 @@ import cocotb
 
 from uwarp.wire import Opcode
 
-from . import faults, headers, hosting, receiving, sending, trouble
+from . import faults, gathering, grouping, headers, hosting, reading, receiving, sending, trouble
 from .sides import GatewareSide
 from .stage import Stage, host_memories
 
@@ -252,3 +252,38 @@ async def failing_memory(dut, stalled):
 @_stalls
 async def moderation(dut, stalled):
     await _play(dut, stalled, trouble.moderation)
+
+
+@_test
+async def gathered(dut):
+    await _play(dut, True, gathering.gathered, 60 if SOAK else 10)
+
+
+@_test
+async def answered(dut):
+    await _play(dut, True, reading.answered, 30 if SOAK else 4)
+
+
+@_test
+async def reads(dut):
+    await _play(dut, True, reading.reads, 30 if SOAK else 3)
+
+
+@_test
+async def reads_in_silence(dut):
+    await _play(dut, True, reading.reads_in_silence)
+
+
+@_test
+async def groups(dut):
+    await _play(dut, True, grouping.groups)
+
+
+@_test
+async def looped(dut):
+    await _play(dut, True, grouping.looped, 20 if SOAK else 2)
+
+
+@_test
+async def looped_groups(dut):
+    await _play(dut, True, grouping.looped_groups)

@@ -185,6 +185,7 @@ class InstantModel(ModelSide):
 
     def receive(self, frame: bytes, error_beat: int | None = None) -> None:
         self.nic.receive(frame, error_beat is not None)
+        self._collect()
 
     @property
     def time(self) -> int:

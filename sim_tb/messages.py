@@ -105,8 +105,8 @@ def random_message(
 ) -> list[Segment]:
     """The segments of a message; ``earlier`` ones may turn up in it again."""
     kind = rng.choices(
-        (_mapped, _coarse, _unmapped, _write, _send, _empty, _astray, _again),
-        (40, 10, 8, 8, 18, 4, 6, 6),
+        (_mapped, _coarse, _unmapped, _write, _send, _long_send, _empty, _astray, _again),
+        (34, 10, 8, 8, 14, 12, 4, 6, 6),
     )[0]
     if kind is _again:
         return _again(trial, rng, earlier)
@@ -194,6 +194,16 @@ def _send(trial: Trial, rng: random.Random) -> list[Segment]:
     return [trial.send(octets, opcode, **fields)]
 
 
+def _long_send(trial: Trial, rng: random.Random) -> list[Segment]:
+    """A Send of several datagrams, some of them cut where no sender of ours cuts (P25)."""
+    opcode = rng.choice((Opcode.SEND, Opcode.SEND_SOLICITED, Opcode.SEND_IMMEDIATE))
+    fields: dict[str, int] = {}
+    if opcode is Opcode.SEND_IMMEDIATE:
+        fields = {"immediate": rng.getrandbits(32), "immediate_valid": rng.random() < 0.5}
+    cut = rng.choice((64, 192, 1280, rng.randint(20, 400)))
+    return trial.long_send(rng.randint(cut + 1, 6 * cut), opcode, cut=cut, **fields)
+
+
 def _empty(trial: Trial, rng: random.Random) -> list[Segment]:
     """Messages of no octets look at neither STag nor TO (P28)."""
     (segment,) = trial.record(trial.mapped, 0, 0, plan=[(0, 0)])
@@ -238,7 +248,8 @@ def _with(segment: Segment, **fields: int) -> Segment:
 
 
 class RandomReceives:
-    """Posts receives to places of the stage's local region, each its own until they run out."""
+    """Posts receives to places of the stage's local region, each its own until they run out, and to
+    places of its mapped region, where Write-Records go as well."""
 
     def __init__(self, trial: Trial, rng: random.Random) -> None:
         self._trial = trial
@@ -260,6 +271,8 @@ class RandomReceives:
         place = self._slot % places * _RECEIVE_SLOT
         self._slot += 1
         length = rng.choice((_RECEIVE_SLOT, _RECEIVE_SLOT, 40, 1, 0))
+        if rng.random() < 0.4:
+            return self._mapped()
         match rng.randrange(12):
             case 0:
                 return receive_wqe(trial.foreign, 0, 32)
@@ -267,6 +280,14 @@ class RandomReceives:
                 return receive_wqe(trial.local, trial.local.length - 7, 8)
             case _:
                 return receive_wqe(trial.local, place + rng.randrange(8) * (length == 40), length)
+
+    def _mapped(self) -> dict[str, int]:
+        """A receive that a Send of several datagrams fits, but for the few off the granules."""
+        trial, rng = self._trial, self._rng
+        region, step = rng.choice(((trial.mapped, 64), (trial.coarse, 256)))
+        length = rng.choice((100, 1000, 8192))
+        place = _place(trial, rng, region, length)
+        return receive_wqe(region, place if rng.random() < 0.1 else place // step * step, length)
 
 
 def _look(trial: Trial, rng: random.Random) -> list[tuple[float, Event]]:

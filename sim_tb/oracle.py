@@ -86,13 +86,16 @@ class Oracle:
         if start < end:
             self._allow(region.dma + start, end - start)
         if segment.opcode is Opcode.WRITE_RECORD and segment.mlen:
-            self._allow_map(region, segment)
+            self._allow_map(segment.stag >> 8, segment.to - segment.mo, segment.mlen)
 
-    def _allow_map(self, region: Region, segment: Segment) -> None:
-        granule = self._granules.get(segment.stag >> 8)
-        base = segment.to - segment.mo - region.base_to
-        if granule and 0 <= base <= base + segment.mlen <= region.length:
-            first, last = base // granule // 8, (base + segment.mlen - 1) // granule // 8
+    def _allow_map(self, index: int, to: int, octets: int) -> None:
+        """The octets of a region's map between the first and the last of a message there."""
+        if index not in self._granules:
+            return
+        region, granule = self._regions[index], self._granules[index]
+        base = to - region.base_to
+        if octets and 0 <= base <= base + octets <= region.length:
+            first, last = base // granule // 8, (base + octets - 1) // granule // 8
             if last - first > 1:
                 self._allow(region.map_address + first + 1, last - first - 1)
 
@@ -100,9 +103,11 @@ class Oracle:
         """A receive is posted: ``wqe`` at DMA address ``place``, its SGE at ``address`` if the
         region allows it."""
         self._allow(place, len(wqe))
-        length = RECV_WQE.unpack(wqe).sge0_length
+        receive = RECV_WQE.unpack(wqe)
+        length = receive.sge0_length
         if address is not None:
             self._allow(address, length)
+            self._allow_map(receive.sge0_lkey >> 8, receive.sge0_addr, length)
         self._receives.setdefault(qpn, []).append((address or 0, length, address is not None))
 
     # What comes out
@@ -115,6 +120,8 @@ class Oracle:
                 continue
             if entry.opcode == Opcode.WRITE_RECORD:
                 self._check_record(entry, mapped)
+            elif entry.flags & CqeFlag.MAPPED:
+                self._check_long_send(entry, mapped)
             else:
                 self._check_receive(entry)
 
@@ -148,13 +155,34 @@ class Oracle:
             valid, sure = self._valid(entry, mapped)
             assert int(valid.sum()) == entry.valid or not sure, f"{int(valid.sum())} in {entry}"
             own = [item for item in own if item.to - item.mo == entry.base_to]
+        self._check_covered(entry, valid, [(item.to - entry.base_to, item) for item in own])
+        self._check_octets(entry, valid, [])
+
+    def _check_long_send(self, entry: SimpleNamespace, mapped: list[SimpleNamespace]) -> None:
+        """A Send of several datagrams lies in the receive that its completion names."""
+        own = [item for item in self._segments(entry) if item.mlen == entry.mlen]
+        own = [item for item in own if item.mo + len(item.payload) <= item.mlen]
+        address, length, allowed = self._receives[entry.qpn][entry.wqe_index]
+        region = self._regions[entry.stag >> 8]
+        assert allowed and entry.mlen <= length, f"{length} octets posted: {entry}"
+        assert region.dma + entry.base_to - region.base_to == address, f"{address:#x}: {entry}"
+        valid, sure = self._valid(entry, mapped)
+        assert int(valid.sum()) == entry.valid or not sure, f"{int(valid.sum())} in {entry}"
+        placed = [(item.mo, item) for item in own]
+        self._check_covered(entry, valid, placed)
+        self._check_octets(entry, valid, placed)
+
+    @staticmethod
+    def _check_covered(
+        entry: SimpleNamespace, valid: np.ndarray, placed: list[tuple[int, Segment]]
+    ) -> None:
+        """Each valid octet came with a segment; those ``placed`` are at so many octets behind the
+        message's first."""
         covered = np.zeros(len(valid), bool)
-        for item in own:
-            start = item.to - entry.base_to
+        for start, item in placed:
             covered[start : start + len(item.payload)] = True
         wrong = np.flatnonzero(valid & ~covered)
         assert not wrong.size, f"octet {wrong[0]} is called valid and never came: {entry}"
-        self._check_octets(entry, valid)
 
     def _valid(
         self, entry: SimpleNamespace, mapped: list[SimpleNamespace]
@@ -192,13 +220,22 @@ class Oracle:
         of_octet = np.arange(base, base + entry.mlen) // granule - 8 * first
         return bits[of_octet].astype(bool), sure
 
-    def _check_octets(self, entry: SimpleNamespace, valid: np.ndarray) -> None:
-        """Each valid octet in memory is one that was sent for its place."""
+    def _check_octets(
+        self, entry: SimpleNamespace, valid: np.ndarray, placed: list[tuple[int, Segment]]
+    ) -> None:
+        """Each valid octet in memory is one that was sent for its place: tagged, or with a segment
+        of those ``placed``. Nothing can be said of octets where other receives lie."""
         region = self._regions.get(entry.stag >> 8)
         if region is None or not len(valid):
             return
-        now = self._octets(region.dma + entry.base_to - region.base_to, len(valid))
+        begin = region.dma + entry.base_to - region.base_to
+        now = self._octets(begin, len(valid))
         right = ~valid
+        for address, length in self._other_receives(entry):
+            right[max(address - begin, 0) : max(address + length - begin, 0)] = True
+        for start, item in placed:
+            sent = np.frombuffer(item.payload, np.uint8)
+            right[start : start + len(sent)] |= now[start : start + len(sent)] == sent
         for placement in self._placements:
             item = placement.segment
             if not item.tagged or item.stag >> 8 != entry.stag >> 8:
@@ -212,10 +249,20 @@ class Oracle:
         wrong = np.flatnonzero(~right)
         assert not wrong.size, f"octet {wrong[0]} is called valid and was not sent so: {entry}"
 
+    def _other_receives(self, entry: SimpleNamespace) -> list[tuple[int, int]]:
+        """Where receives may write, but the one that a Send's completion names."""
+        own = None if entry.opcode == Opcode.WRITE_RECORD else (entry.qpn, entry.wqe_index)
+        return [
+            (address, length)
+            for qpn, receives in self._receives.items()
+            for index, (address, length, allowed) in enumerate(receives)
+            if allowed and (qpn, index) != own
+        ]
+
     def _check_receive(self, entry: SimpleNamespace) -> None:
         """A Send's octets are in the receive that its completion names.
 
-        If other receives lie there too, nothing can be said of its octets.
+        If other receives lie there, or peers may write there, nothing can be said of them.
         """
         own = self._segments(entry)
         receives = self._receives[entry.qpn]
@@ -227,13 +274,9 @@ class Oracle:
         if not entry.valid:
             return
         assert allowed, f"placed where the receive must not write: {entry}"
-        here = range(address, address + length)
-        for posted in self._receives.values():
-            for other, octets, permitted in posted:
-                overlaps = other < here.stop and here.start < other + octets
-                if permitted and overlaps and (other, octets) != (address, length):
-                    return
-        if sum((address, length, True) in posted for posted in self._receives.values()) > 1:
+        others = self._other_receives(entry)
+        others += [(region.dma, region.length) for region in self._regions.values()]
+        if any(other < address + length and address < other + size for other, size in others):
             return
         now = self._memory.read(address, entry.valid)
         assert now in [item.payload for item in own], f"not what was sent: {entry}"

@@ -7,6 +7,7 @@ memory, completions, frames sent, open messages and the interrupt line.
 
 from collections import Counter as Multiset
 from types import SimpleNamespace
+from typing import Any
 
 from uwarp.contract import (
     CQE,
@@ -14,6 +15,7 @@ from uwarp.contract import (
     EVENT,
     RECV_WQE,
     SEND_WQE,
+    SEND_WQE_EXTENSION,
     TABLES,
     Control,
     Counter,
@@ -29,6 +31,7 @@ from uwarp.contract import (
     outcome_sum,
     port_rows,
 )
+from uwarp.wire import Opcode
 
 from .memory import HostMemory
 from .sides import Side
@@ -64,12 +67,30 @@ class _Queue:
 
 
 class _Ring:
-    """Host's view of a work queue."""
+    """Host's view of a work queue; ``wide``: of WQEs with extension."""
 
-    def __init__(self, address: int, log2: int) -> None:
+    def __init__(self, address: int, log2: int, *, wide: bool = False) -> None:
         self.address = address
         self.log2 = log2
+        self.wide = wide
         self.producer = 0
+
+
+def _send_entry(request: dict[str, Any], *, wide: bool) -> bytes:
+    names = {item.name for item in SEND_WQE.named_fields}
+    entry = SEND_WQE.pack(**{name: request[name] for name in request.keys() & names})
+    if not wide:
+        return entry
+    inline = request.get("inline", b"")
+    further = {name: request[name] for name in request.keys() - names - {"inline"}}
+    return entry + inline + SEND_WQE_EXTENSION.pack(**further)[len(inline) :]
+
+
+def _flow(frame: bytes) -> tuple[bytes, bool]:
+    """Source port of a frame, and whether it answers a Read: frames of a flow keep their order."""
+    tags = 4 if frame[12:14] == b"\x81\x00" else 0
+    udp = tags + (34 if frame[tags + 14] >> 4 == 4 else 54)
+    return frame[udp : udp + 2], frame[udp + 9] & 0xF == Opcode.READ_RESPONSE_RECORD
 
 
 class Twin:
@@ -184,7 +205,8 @@ class Twin:
         self, qpn: int, *, sq_log2: int = 6, rq_log2: int = 6, **fields: int
     ) -> None:
         """Take a QP through RESET to the state of ``fields``, with rings of its own."""
-        send = _Ring(self.allocate(SEND_WQE.size << sq_log2), sq_log2)
+        size = SEND_WQE.size + (SEND_WQE_EXTENSION.size if fields.get("sq_wide") else 0)
+        send = _Ring(self.allocate(size << sq_log2, size), sq_log2, wide=size > SEND_WQE.size)
         receive = _Ring(self.allocate(RECV_WQE.size << rq_log2), rq_log2)
         self._send_rings[qpn], self._receive_rings[qpn] = send, receive
         row = {
@@ -196,11 +218,15 @@ class Twin:
         await self.write_row(Table.QP, qpn, **fields | row | {"state": QpState.RESET})
         await self.write_row(Table.QP, qpn, **fields | row)
 
-    async def post_send(self, qpn: int, *requests: dict[str, int]) -> None:
-        """Put WQEs into the send ring and ring once."""
+    async def post_send(self, qpn: int, *requests: dict[str, Any]) -> None:
+        """Put WQEs into the send ring and ring once.
+
+        A request has the fields of the WQE and, in a wide ring, those of its extension, or with
+        ``inline`` the octets of the message.
+        """
         ring = self._send_rings[qpn]
         for request in requests:
-            self._fill(ring, SEND_WQE.pack(**request))
+            self._fill(ring, _send_entry(request, wide=ring.wide))
         await self._ring(Doorbell.SQ_PRODUCER, qpn, ring)
 
     async def post_receive(self, qpn: int, *requests: dict[str, int]) -> None:
@@ -307,18 +333,19 @@ class Twin:
         return {number: await self._consume(number) for number in self._queues}
 
     def _check_frames(self) -> None:
-        """Frames of one UDP source port keep their order; those of several may interleave."""
-        flows: list[dict[bytes, list[bytes]]] = []
+        """Frames of one UDP source port keep their order, and so do answers to Reads; those of
+        several may interleave."""
+        flows: list[dict[tuple[bytes, bool], list[bytes]]] = []
         for side in self._sides:
-            flow: dict[bytes, list[bytes]] = {}
+            flow: dict[tuple[bytes, bool], list[bytes]] = {}
             for frame in side.sent:
-                flow.setdefault(frame[34:36], []).append(frame)
+                flow.setdefault(_flow(frame), []).append(frame)
             flows.append(flow)
-        for port in flows[0].keys() | flows[1].keys():
-            found, expected = (flow.get(port, []) for flow in flows)
+        for key in flows[0].keys() | flows[1].keys():
+            found, expected = (flow.get(key, []) for flow in flows)
             for number, pair in enumerate(zip(found, expected, strict=False)):
                 assert pair[0] == pair[1], (
-                    f"frame {number} from port {int.from_bytes(port, 'big')}:\n"
+                    f"frame {number} from port {int.from_bytes(key[0], 'big')}:\n"
                     f"{pair[0].hex()}, not\n{pair[1].hex()}"
                 )
             assert len(found) == len(expected), f"{len(found)} frames, not {len(expected)}"

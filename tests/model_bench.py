@@ -23,7 +23,9 @@ from uwarp.contract import (
 from uwarp.model import Rnic
 from uwarp.wire import Opcode, Segment, UdpFrame
 
-PARAMETERS = Parameters(n_qp=8, n_region=16, n_tracker=4, n_closed=64, map_bits=4096)
+PARAMETERS = Parameters(
+    n_qp=8, n_region=16, n_tracker=4, n_closed=64, n_group=4, n_read=2, map_bits=4096
+)
 QPN = 3
 PORT = 4800
 TIMEOUT = 100  # ticks of 1024 cycles

@@ -154,7 +154,10 @@ def test_plot(tmp_path: Path) -> None:
         (["--write-latency", "-1"], "--write-latency is -1; it takes 0 to 65535 cycles"),
         (["--op", "send", "--datagrams", "2"], "--datagrams is 2; a Send has one"),
         (["--datagrams", "2", "--payload", "65"], "takes a multiple of 64"),
-        (["--op", "read"], "invalid choice"),
+        (["--op", "reads"], "invalid choice"),
+        (["--op", "read", "--payload", "64"], "--payload says nothing of Reads"),
+        (["--op", "read", "--direction", "tx"], "--direction is tx; of Reads it takes rx"),
+        (["--op", "read", "--qps", "17"], "--qps is 17; it takes 1 to 16"),
         (["--cq-mod", "0"], "--cq-mod is 0; it takes 1 or more"),
         (
             ["--direction", "tx", "--datagrams", "8", "--payload", "64"],

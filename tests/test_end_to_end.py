@@ -1,4 +1,4 @@
-"""The demo's programs on the model and on the gateware: the same wire, the same completions.
+"""The demo's programs on the model, on the gateware and on one of each: the same completions.
 
 Each seed runs the same transfer over a wire that loses, duplicates and reorders datagrams, once
 on each form. Replay one with ``pytest tests/test_end_to_end.py -k 'seed7-'``.
@@ -98,6 +98,19 @@ def test_what_is_valid_was_sent_and_both_forms_complete_alike(seed: int) -> None
     assert outcomes["rtl"].completions == outcomes["model"].completions
     assert (outcomes["rtl"].valid == outcomes["model"].valid).all()
     assert outcomes["rtl"].octets == outcomes["model"].octets
+
+
+@pytest.mark.parametrize("form", ["rtl+model", "model+rtl"])
+@pytest.mark.parametrize("seed", range(2), ids=lambda seed: f"seed{seed}-")
+def test_the_forms_understand_each_other(form: str, seed: int) -> None:
+    data = np.random.default_rng(seed).integers(1, 256, OCTETS, dtype=np.uint8).tobytes()
+    impairments = Impairments(loss=0.05, duplicate=0.02, reorder=0.05, seed=seed)
+    outcome, expected = transfer(form, data, impairments), transfer("model", data, impairments)
+    assert outcome.completions == expected.completions
+    assert (outcome.valid == expected.valid).all()
+    assert outcome.octets == expected.octets
+    for counters in outcome.counters:
+        assert counters[Counter.RX_FRAMES] == outcome_sum(counters)
 
 
 @pytest.mark.parametrize("mtu", [1500, 9000])

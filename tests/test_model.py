@@ -65,8 +65,8 @@ class TestRegisters:
 
     def test_identity(self, bench: Bench) -> None:
         nic = bench.nic
-        words = [nic.read32(address) for address in range(0, 0x28, 4)]
-        assert words == [0x50525755, 0x10001, 8, 16, 4, 64, 4096, 9000, 156_250_000, 0]
+        words = [nic.read32(address) for address in range(0, 0x30, 4)]
+        assert words == [0x50525755, 0x20000, 8, 16, 4, 64, 4096, 9000, 156_250_000, 4, 2, 0]
 
     def test_1_1_after_power_up(self) -> None:
         nic = Rnic(PARAMETERS, HostMemory())
@@ -96,7 +96,7 @@ class TestRegisters:
             1,
             0x02_0007,
         ]
-        assert nic.read32(0x090) == 2
+        assert nic.read32(0x090) == 6
         assert [nic.read32(0x0A0 + 4 * word) for word in range(5)] == [
             0x8000_0000,
             0x1234_5678,
@@ -115,11 +115,11 @@ class TestRegisters:
 
     def test_read_only_and_unlisted_addresses(self, bench: Bench) -> None:
         nic = bench.nic
-        for address in (0x000, 0x024, 0x044, 0x048, 0x05C, 0x400, 0x600, 0x800, 0x7F_FFFC):
+        for address in (0x000, 0x024, 0x02C, 0x044, 0x048, 0x05C, 0x400, 0x600, 0x800, 0x7F_FFFC):
             before = nic.read32(address)
             nic.write32(address, 0xFFFF_FFFF)
             assert nic.read32(address) == before
-        assert nic.read32(0x024) == nic.read32(0x800) == nic.read32(0x7F_FFFC) == 0
+        assert nic.read32(0x02C) == nic.read32(0x800) == nic.read32(0x7F_FFFC) == 0
 
     def test_bad_accesses(self, bench: Bench) -> None:
         for address in (1, 2, 0x43, -4):
@@ -172,6 +172,7 @@ class TestRegisters:
             (Table.CQ, 8),
             (Table.PORT, 32),
             (Table.MODERATION, 8),
+            (Table.GROUP, 4),
             (9, 0),
         ],
     )
@@ -687,9 +688,9 @@ class TestVerdict:
 
     def test_p31_opcodes_and_versions(self, bench: Bench) -> None:
         """Every pair of control octets, with a segment long enough for any opcode."""
-        tagged = {0x0: True, 0x3: False, 0x5: False, 0xC: True, 0xE: False}
+        tagged = {0x0: True, 0x1: False, 0x3: False, 0x5: False, 0xC: True, 0xD: True, 0xE: False}
         for ddp, rdmap in itertools.product((0x01, 0x81, 0x80, 0x82, 0x83, 0x00), range(256)):
-            payload = append_crc(bytes((ddp, rdmap)) + bytes(40))
+            payload = append_crc(bytes((ddp, rdmap)) + bytes(45))
             before = bench.host.counters()
             bench.nic.receive(frame_around(payload, PORT))
             after = bench.host.counters()
@@ -701,6 +702,8 @@ class TestVerdict:
                 expected = Counter.DROP_OPCODE
             elif rdmap & 15 == 0:
                 expected = Counter.DROP_STAG_INVALID
+            elif rdmap & 15 == 1:
+                expected = Counter.DROP_UNTAGGED_QN
             else:  # payload without a message length
                 expected = Counter.DROP_MESSAGE_LENGTH
             assert after[expected] == before[expected] + 1, f"{ddp:02x} {rdmap:02x}"
@@ -708,7 +711,15 @@ class TestVerdict:
 
     @pytest.mark.parametrize(
         "control, header",
-        [("c140", 14), ("c14c", 30), ("4143", 18), ("4145", 18), ("414e", 22)],
+        [
+            ("c140", 14),
+            ("4141", 46),
+            ("c14c", 30),
+            ("c14d", 30),
+            ("4143", 18),
+            ("4145", 18),
+            ("414e", 22),
+        ],
     )
     def test_p31_segments_shorter_than_their_header(
         self, bench: Bench, control: str, header: int

@@ -229,7 +229,7 @@ class TestTransmit:
     @pytest.mark.parametrize(
         "fields, status",
         [
-            ({"opcode": 0x1}, Status.LOC_QP_OP_ERR),
+            ({"opcode": 0x2}, Status.LOC_QP_OP_ERR),
             ({"opcode": 0x5}, Status.LOC_QP_OP_ERR),
             ({"opcode": 0xD}, Status.LOC_QP_OP_ERR),
             ({"opcode": 0x1C}, Status.LOC_QP_OP_ERR),

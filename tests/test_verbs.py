@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from tests.forms import open_pair
 from uwarp.contract import CQE, Counter, Parameters, outcome_sum
 from uwarp.device import Impairments, Link, open_link
 from uwarp.verbs import (
@@ -143,7 +144,8 @@ def open_side(link: Link, index: int, cap: QPCap, timeout_us: float, mtu: int) -
     context = Context(
         device=link.devices[index], mac=MACS[index], ipv4=IPS[index], mtu=mtu, ipv6=IPV6S[index]
     )
-    context.add_neighbour(IPS[1 - index], MACS[1 - index])
+    for address in (IPS[1 - index], IPV6S[1 - index]):
+        context.add_neighbour(address, MACS[1 - index])
     pd, cq = PD(context), CQ(context, 64)
     attr = QPAttr(timeout_us=timeout_us)
     qp = QP(pd, QPInitAttr(scq=cq, rcq=cq, cap=cap), attr, udp_port=PORTS[index])
@@ -163,7 +165,7 @@ class Pair:
         mtu: int = 1500,
         kind: str = "model",
     ) -> None:
-        self.link = open_link(kind, parameters=parameters, impairments=impairments)
+        self.link = open_pair(kind, parameters=parameters, impairments=impairments)
         cap = cap or QPCap(8, 8)
         self.one, self.two = (open_side(self.link, i, cap, timeout_us, mtu) for i in (0, 1))
 
@@ -451,9 +453,9 @@ def test_port_65535_receives(pair: Pair) -> None:
         ({"qp_type": IBV_QPT_RC}, errno.EOPNOTSUPP),
         ({"srq": object()}, errno.EOPNOTSUPP),
         ({"scq": None}, errno.EINVAL),
-        ({"cap": QPCap(max_send_sge=2)}, errno.EINVAL),
+        ({"cap": QPCap(max_send_sge=5)}, errno.EINVAL),
         ({"cap": QPCap(max_recv_sge=2)}, errno.EINVAL),
-        ({"cap": QPCap(max_inline_data=1)}, errno.EINVAL),
+        ({"cap": QPCap(max_inline_data=49)}, errno.EINVAL),
         ({"cap": QPCap(max_send_wr=0)}, errno.EINVAL),
         ({"cap": QPCap(max_recv_wr=1 << 15 | 1)}, errno.EINVAL),
     ],
@@ -799,14 +801,23 @@ def test_addresses(pair: Pair) -> None:
     far = handle("192.168.7.7")
     assert (far.ip, far.mac) == (0xC0A8_0707, 0x02_00_00_00_00_FE)
     assert handle("255.255.255.255").mac == 0xFFFF_FFFF_FFFF
-    with refused(errno.EINVAL):
-        handle("0.0.0.0")
-    for call in (lambda: handle("fe80::1"), lambda: AH(pd, wc=WC(src_ip="fd00::2"))):
-        with refused(errno.EAFNOSUPPORT) as caught:
+    for nobody in ("0.0.0.0", "::"):
+        with refused(errno.EINVAL):
+            handle(nobody)
+    for call in (lambda: handle("fe80::1"), lambda: AH(pd, wc=WC(src_ip="fd00::9"))):
+        with refused(errno.EHOSTUNREACH):
             call()
-        assert "does not send" in str(caught.value)
-    with refused(errno.EAFNOSUPPORT):
-        pair.one.context.add_neighbour("fd00::2", MACS[1])
+    six = handle("fd00::2")
+    assert (six.ip_version, six.ip, six.mac) == (6, 0xFD00 << 112 | 2, mac_number(MACS[1]))
+    pair.one.context.add_neighbour(0xFD00 << 112 | 9, MACS[1])
+    pair.one.context.add_neighbour(0x0A00_0009, MACS[1])
+    pair.one.context.add_neighbour("::ffff:10.0.0.10", MACS[1])
+    assert handle("fd00::9").mac == handle("10.0.0.9").mac == handle("10.0.0.10").mac
+    for own in (IPS[0], IPV6S[0]):
+        assert handle(own).mac == mac_number(MACS[0]), "the port needs no neighbour for itself"
+    for wrong in ("ff02::1", "224.0.0.1", "255.255.255.255", "10.0.0", "::", -1, 1 << 128):
+        with refused(errno.EINVAL):
+            pair.one.context.add_neighbour(wrong, MACS[1])
     with refused(errno.EINVAL):
         AH(pd, attr=AHAttr())
     with refused(errno.EINVAL):
@@ -975,16 +986,19 @@ def test_answer_to_the_sender_of_a_completion(pair: Pair) -> None:
 
 
 def test_senders_of_both_families(pair: Pair) -> None:
-    """Each is named as it is; an IPv6 one, which cannot be answered yet, is refused as a peer."""
+    """Each is named as it is, and can be answered if its next hop is known."""
     two = pair.two
+    two.context.add_neighbour("fd00::9", MACS[0])
     target = two.region(64)
     for msn, source in enumerate(("10.0.0.9", "fd00::9", "::a00:9"), start=1):
         pair.inject(target, 0, 8, 0, octets(8, msn), msn, source)
         (wc,) = two.take(1)
         assert (wc.src_ip, wc.src_qp) == (source, 7777)
         assert target.read(8) == octets(8, msn)
-        if ":" in source:
-            with refused(errno.EAFNOSUPPORT):
+        if source == "fd00::9":
+            assert AH(two.pd, wc=wc).mac == mac_number(MACS[0])
+        else:
+            with refused(errno.EHOSTUNREACH):
                 AH(two.pd, wc=wc)
 
 

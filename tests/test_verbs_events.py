@@ -1,4 +1,4 @@
-"""The verbs API over the model form: moderation, asynchronous events, memory that fails."""
+"""The verbs API over both forms: moderation, asynchronous events, memory that fails."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from uwarp.verbs import (
 )
 from uwarp.verbs.memory import Memory
 
-KINDS = ("model",)
+KINDS = ("model", "rtl")
 TICK_US = 1024 / 156.25
 SHORT = 0.02  # seconds, in which an event does not come
 

@@ -24,6 +24,7 @@ from .stream.queue import connect_streams
 __all__ = ["ReceiveSide"]
 
 _FAULTS = ("qp_written", "qp_written_qpn", "failed", "cq_full", "cq_full_cq")
+_READS = ("read_openings", "opened", "opened_ok", "trackers_full", "requests", "read_room")
 
 
 class ReceiveSide(wiring.Component):
@@ -38,6 +39,7 @@ class ReceiveSide(wiring.Component):
     members : as of GroupCopies
     time, qp, region, receive_doorbells, wqe_read, close, close_done : as of DatagramReceiver
     qp_written, qp_written_qpn, failed, cq_full, cq_full_cq : as of DatagramReceiver
+    read_openings, opened, opened_ok, trackers_full, requests, read_room : as of DatagramReceiver
     cq_doorbells, irq_set, irq_clear, irq_cq : as of CompletionUnit
     event_requests : Out(stream of EventRequest).array(3)
     bus : Out(WRITE_CHANNELS)
@@ -68,7 +70,7 @@ class ReceiveSide(wiring.Component):
                 "wqe_read": receiver["wqe_read"],
                 "close": receiver["close"],
                 "close_done": receiver["close_done"],
-                **{name: receiver[name] for name in _FAULTS},
+                **{name: receiver[name] for name in (*_FAULTS, *_READS)},
                 "event_requests": Out(stream.Signature(EventRequest)).array(3),
                 "cq_doorbells": completion["doorbells"],
                 "irq_set": Out(1),
@@ -99,6 +101,8 @@ class ReceiveSide(wiring.Component):
         for name in ("qp", "region", "wqe_read"):
             wiring.connect(m, getattr(receiver, name), wiring.flipped(getattr(self, name)))
         connect_streams(m, self.receive_doorbells, receiver.doorbells)
+        connect_streams(m, self.read_openings, receiver.read_openings)
+        connect_streams(m, receiver.requests, self.requests)
         connect_streams(m, self.cq_doorbells, completion.doorbells)
         wiring.connect(m, receiver.credits, completion.credits[0])
         connect_streams(m, receiver.completions, completion.completions[0])
@@ -116,6 +120,10 @@ class ReceiveSide(wiring.Component):
             receiver.more.eq(copies.more),
             receiver.time.eq(self.time),
             receiver.close.eq(self.close),
+            self.opened.eq(receiver.opened),
+            self.opened_ok.eq(receiver.opened_ok),
+            self.trackers_full.eq(receiver.trackers_full),
+            receiver.read_room.eq(self.read_room),
             receiver.qp_written.eq(self.qp_written),
             receiver.qp_written_qpn.eq(self.qp_written_qpn),
             *(getattr(self, name).eq(getattr(receiver, name)) for name in _FAULTS[2:]),

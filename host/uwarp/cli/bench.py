@@ -1,4 +1,4 @@
-"""``uwarp bench``: how fast one NIC takes in datagrams, and sends them."""
+"""``uwarp bench``: how fast one NIC takes in datagrams, and sends them, and reads from another."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from uwarp.contract import Parameters
-from uwarp.device.rtl import RtlNic
+from uwarp.device.rtl import RtlLink, RtlNic
 from uwarp.wire import DEFAULT_GRANULE, Opcode
 
 from .arguments import UsageError, integer
 from .measure import LoadFactory, Row, cycle_figures, measure
 from .plot import plot
+from .read_bench import LENGTH, ReadCase, ReadRow, measure_reads
 from .receive_bench import Receiving, receive_latency
 from .send_bench import Sending, send_latency
-from .workload import CLOCK_HZ, OPCODES, Case
+from .workload import CLOCK_HZ, MTUS, OPCODES, Case
 
 __all__ = ["add_parser", "run"]
 
@@ -28,6 +29,7 @@ MICROSECOND = CLOCK_HZ // 1_000_000
 LATENCY_PAYLOAD, LATENCY_FRAMES = 64, 64
 ROW_CYCLES, LEAST_FRAMES = 32768, 64
 MOST_FRAMES = 1 << 14
+LEAST_READS = 16
 FULL = (1408, 8896)  # what a message of several datagrams is cut into at the two MTUs
 LOADS: dict[str, Sequence[LoadFactory]] = {
     "rx": (Receiving,),
@@ -49,12 +51,13 @@ def add_parser(commands: Any) -> None:
         help="measure throughput and latency of the gateware",
         description="Give one NIC back-to-back frames at the spacing of 10GbE, or messages to "
         "send, or both at once, and say, for each payload, how much of it was placed and "
-        "completed, or sent, and how much the wire can carry.",
+        "completed, or sent, and how much the wire can carry. Reads take two NICs: of what the one "
+        "reads from the other, how much arrived.",
     )
     add = parser.add_argument
     add("form", choices=("rtl",), help="form of the NIC")
     add("--direction", choices=tuple(LOADS), default="rx", help="side of the NIC (rx)")
-    add("--op", choices=tuple(OPCODES), help="kind of message (both)")
+    add("--op", choices=(*OPCODES, "read"), help="kind of message (all but Reads)")
     add("--qps", metavar="N", type=integer, help="queue pairs, in turn (1, then 16)")
     add("--datagrams", metavar="N", type=integer, help="of a Write-Record (1, then 8)")
     add("--payload", metavar="N", type=integer, nargs="+", help="octets of a datagram (1 to 8896)")
@@ -65,7 +68,10 @@ def add_parser(commands: Any) -> None:
         help="of N messages sent one is signalled (1; both: 16)",
     )
     add("--frames", metavar="N", type=integer, help="counted in a row (some 32,768 cycles)")
-    for way, usual in (("read", "156, 1 us, for rx, else 234, 1.5 us"), ("write", "156, 1 us")):
+    for way, usual in (
+        ("read", "156, 1 us, for rx, else and of Reads 234, 1.5 us"),
+        ("write", "156, 1 us"),
+    ):
         add(
             f"--{way}-latency",
             metavar="CYCLES",
@@ -79,10 +85,12 @@ def add_parser(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """The bench. Returns 0 if all was measured. Raises UsageError, Failure, OSError."""
-    cases = list(_cases(options))
+    reads = options.op == "read"
+    cases = [] if reads else list(_cases(options))
+    read_cases = list(_read_cases(options)) if reads else []
     if options.frames is not None and not 1 <= options.frames <= MOST_FRAMES:
         raise UsageError(f"--frames is {options.frames}; it takes 1 to {MOST_FRAMES}")
-    usual = MICROSECOND if options.direction == "rx" else 3 * MICROSECOND // 2
+    usual = MICROSECOND if options.direction == "rx" and not reads else 3 * MICROSECOND // 2
     for name, cycles in (("read_latency", usual), ("write_latency", MICROSECOND)):
         if getattr(options, name) is None:
             setattr(options, name, cycles)
@@ -92,6 +100,8 @@ def run(options: argparse.Namespace) -> int:
     for path in (options.json, options.plot):
         if path is not None and not path.parent.is_dir():
             raise UsageError(f"there is no folder {path.parent} for {path.name}")
+    if reads:
+        return _run_reads(options, read_cases)
     rows: list[Row] = []
     with RtlNic(read_latency=options.read_latency, write_latency=options.write_latency) as nic:
         print(
@@ -134,16 +144,55 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _run_reads(options: argparse.Namespace, cases: Sequence[ReadCase]) -> int:
+    rows: list[ReadRow] = []
+    latencies = {"read_latency": options.read_latency, "write_latency": options.write_latency}
+    print(
+        f"two NICs, {CLOCK_HZ / 1e6:g} MHz; the hosts answer a read in {options.read_latency} "
+        f"cycles, a write in {options.write_latency}; Reads of {LENGTH} octets"
+    )
+    for case in cases:
+        if not rows or rows[-1].case.kind != case.kind:
+            print(f"\n{case.kind}, {case.open} at once\n{HEADING}{'round trip':>12}")
+        reads = LEAST_READS
+        if options.frames is not None:
+            reads = -(-options.frames // len(case.payloads))
+        with RtlLink(**latencies) as link:
+            rows.append(measure_reads(link, case, reads))
+            link.check()
+        print(_read_line(rows[-1]), flush=True)
+    if options.json is not None:
+        result = {"direction": "rx", "rows": [row.figures() for row in rows]}
+        options.json.write_text(json.dumps(result, indent=2) + "\n")
+    return 0
+
+
+def _check_qps(options: argparse.Namespace, most: int) -> None:
+    if options.qps is not None and not 1 <= options.qps <= most:
+        raise UsageError(f"--qps is {options.qps}; it takes 1 to {most}")
+
+
+def _read_cases(options: argparse.Namespace) -> Iterator[ReadCase]:
+    """What is measured of Reads. Raises UsageError."""
+    for name in ("payload", "datagrams", "cq_mod", "plot"):
+        if getattr(options, name) is not None:
+            raise UsageError(f"--{name.replace('_', '-')} says nothing of Reads")
+    if options.direction != "rx":
+        raise UsageError(f"--direction is {options.direction}; of Reads it takes rx")
+    _check_qps(options, Parameters().n_tracker)
+    for qps in QPS if options.qps is None else (options.qps,):
+        for mtu in MTUS:
+            yield ReadCase(mtu, qps)
+
+
 def _cases(options: argparse.Namespace) -> Iterator[Case]:
     """What is measured, kind by kind. Raises UsageError."""
-    most = Parameters().n_qp
     cq_mod = options.cq_mod
     if cq_mod is None:
         cq_mod = 16 if options.direction == "both" else 1
     if cq_mod < 1:
         raise UsageError(f"--cq-mod is {cq_mod}; it takes 1 or more")
-    if options.qps is not None and not 1 <= options.qps <= most:
-        raise UsageError(f"--qps is {options.qps}; it takes 1 to {most}")
+    _check_qps(options, Parameters().n_qp)
     payloads = PAYLOADS if options.payload is None else options.payload
     given = options.datagrams
     if given is not None and not 1 <= given <= 64:
@@ -193,4 +242,13 @@ def _line(row: Row) -> str:
         f"{row.direction:<4}{case.payload:>9}{case.mtu:>6}{row.frames:>8}{row.cycles:>9}"
         f"{row.gbps:>9.3f}{case.ceiling_gbps:>9.3f}{row.percent:>9.1f}{row.dropped:>9}"
         f"{row.messages_per_second / 1e6:>8.2f}"
+    )
+
+
+def _read_line(row: ReadRow) -> str:
+    case = row.case
+    return (
+        f"{'rx':<4}{max(case.payloads):>9}{case.mtu:>6}{row.frames:>8}{row.cycles:>9}"
+        f"{row.gbps:>9.3f}{case.ceiling_gbps:>9.3f}{row.percent:>9.1f}{row.dropped:>9}"
+        f"{row.messages_per_second / 1e6:>8.2f}{row.round_trip:>12}"
     )

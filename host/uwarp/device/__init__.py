@@ -9,12 +9,17 @@ from .base import Device, DeviceError, Fate, Impairments, Link, WireRecord
 __all__ = ["Device", "DeviceError", "Fate", "Impairments", "Link", "WireRecord", "open_link"]
 
 
+_MIXED = ("rtl+model", "model+rtl")
+_FORMS = "'model', 'rtl', 'rtl+model' or 'model+rtl'"
+
+
 def open_link(kind: str, **options: Any) -> Link:
-    """Two devices of one form, joined by a wire.
+    """Two devices joined by a wire: of one form, or of two.
 
     Parameters
     ----------
-    kind : ``"model"`` (needs nothing) or ``"rtl"`` (needs Amaranth, Verilator and a C++ compiler).
+    kind : ``"model"`` (needs nothing) or ``"rtl"`` (needs Amaranth, Verilator and a C++ compiler),
+        or ``"rtl+model"`` or ``"model+rtl"``: one device of each, in that order.
     options : of the form: ``parameters`` and ``impairments`` of both; see
         :class:`~uwarp.device.rtl.RtlLink` for the rest.
 
@@ -31,4 +36,8 @@ def open_link(kind: str, **options: Any) -> Link:
         from .rtl import RtlLink
 
         return RtlLink(**options)
-    raise DeviceError(f"there is no form {kind!r} of the device; it takes 'model' or 'rtl'")
+    if kind in _MIXED:
+        from .mixed import MixedLink
+
+        return MixedLink(_MIXED.index(kind), **options)
+    raise DeviceError(f"there is no form {kind!r} of the device; it takes {_FORMS}")

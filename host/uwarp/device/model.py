@@ -2,7 +2,7 @@
 
 A NIC's own work takes no time here; frames take theirs, and a register access ``ACCESS_CYCLES``, so
 that a loop that polls a register ends. Time passes from event to event: a frame that begins, one
-that arrives, held frames that are let go, at most a tick.
+that arrives, held frames that are let go, a tick.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from uwarp.contract import TICK_CYCLES, Parameters
-from uwarp.model import MemoryFault, Rnic
+from uwarp.model import MemoryFault, Rnic, Way
 
 from .base import DeviceError, Fate, Impairments, WireRecord
 from .impair import IDLE_CYCLES, Direction
@@ -191,11 +191,16 @@ class ModelLink:
         if side.pace.next > self._time:
             return False
         device = self._devices[source]
-        frame = device.rnic.next_frame()
-        if frame is None:
+        sent = device.rnic.transmit()
+        if sent is None:
             return False
+        frame, way = sent
         frame = bytes(frame).ljust(SHORTEST, b"\0")
         side.pace.begin(self._time, len(frame))
+        if Way.LOOP in way:
+            self._arrive(source, self._time, frame, False)
+        if Way.MAC not in way:
+            return True
         device.sent.frames += 1
         device.sent.octets += len(frame)
         device.sent.wire_octets += len(frame) + OVERHEAD
@@ -239,7 +244,7 @@ class ModelLink:
         heapq.heappush(self._events, (time, next(self._order), action))
 
     def _next_event(self) -> int:
-        times = [self._time + TICK_CYCLES]
+        times = [self._time - self._time % TICK_CYCLES + TICK_CYCLES]
         if self._events:
             times.append(self._events[0][0])
         times += [side.pace.next for side in self._sides if side.pace.next > self._time]

@@ -13,6 +13,7 @@ __all__ = ["ClosedMessages", "Kind", "MessageName"]
 class Kind(Enum):
     SEND = 0
     WRITE_RECORD = 1
+    READ = 2  # never remembered
 
 
 class MessageName(NamedTuple):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from uwarp.contract import RECV_WQE, Access, Counter, CqeFlag, Status
-from uwarp.wire import Opcode
+from uwarp.wire import READ_REQUEST, Opcode, QueueNumber, ReadRequest
 
 from .closed import ClosedMessages
 from .completion import CompletionQueues
 from .faults import QpDma
+from .reads import Response, Responses
 from .tables import QueuePair, RegionRow, Tables
 from .trackers import Placement, Tracker, Trackers
 from .verdict import Datagram
@@ -27,34 +28,45 @@ class Receiver:
         completions: CompletionQueues,
         trackers: Trackers,
         closed: ClosedMessages,
+        responses: Responses,
     ) -> None:
         self._dma = dma
         self._tables = tables
         self._completions = completions
         self._trackers = trackers
         self._closed = closed
+        self._responses = responses
 
     def accept(self, datagram: Datagram) -> Counter:
         """Do all that a datagram asks for. Returns the counter in which it ends."""
         if datagram.qpn >= len(self._tables.qps):
             return Counter.DROP_QP_STATE
         qp = self._tables.qps[datagram.qpn]
-        if not qp.receives:
+        opcode = datagram.segment.opcode
+        if not qp.receives or (opcode is Opcode.READ_REQUEST and not qp.row.sends):
             return Counter.DROP_QP_STATE
+        if datagram.own_group and datagram.source_port == qp.row.udp_port:
+            return Counter.DROP_OWN_GROUP
         if not qp.row.listens_to(datagram.source_ip, datagram.source_port):
             return Counter.DROP_PEER
-        if not qp.row.opcodes >> datagram.segment.opcode & 1:
+        if not qp.row.opcodes >> opcode & 1:
             return Counter.DROP_QP_OPCODE
-        if datagram.segment.opcode is Opcode.WRITE:
-            return self._write(qp, datagram)
-        if datagram.segment.opcode is Opcode.WRITE_RECORD:
-            return self._write_record(qp, datagram)
-        return self._send(qp, datagram)
+        match opcode:
+            case Opcode.WRITE:
+                return self._write(qp, datagram)
+            case Opcode.WRITE_RECORD:
+                return self._write_record(qp, datagram)
+            case Opcode.READ_REQUEST:
+                return self._read_request(qp, datagram)
+            case Opcode.READ_RESPONSE_RECORD:
+                return self._read_response(qp, datagram)
+            case _:
+                return self._send(qp, datagram)
 
     def _send(self, qp: QueuePair, datagram: Datagram) -> Counter:
         segment = datagram.segment
         payload = len(segment.payload)
-        if segment.qn != 0:
+        if segment.qn != QueueNumber.SEND:
             return Counter.DROP_UNTAGGED_QN
         if segment.mo + payload > segment.mlen:
             return Counter.DROP_MESSAGE_LENGTH
@@ -101,7 +113,7 @@ class Receiver:
         return self._place_in(tracker, qp, datagram)
 
     def _place_in(self, tracker: Tracker, qp: QueuePair, datagram: Datagram) -> Counter:
-        """Place and mark a datagram of an open Send."""
+        """Place and mark a datagram of an open Send or Read."""
         segment = datagram.segment
         to = tracker.base + segment.mo
         if segment.payload:
@@ -127,18 +139,56 @@ class Receiver:
         payload = len(segment.payload)
         if payload == 0:
             return Counter.RX_PLACED
-        region = self._remote_region(qp, segment.stag)
+        region = self._remote_octets(qp, segment.stag, segment.to, payload, Access.REMOTE_WRITE)
         if isinstance(region, Counter):
             return region
-        if segment.to + payload > _TO_END:
-            return Counter.DROP_TO_WRAP
-        if not region.holds(segment.to, payload):
-            return Counter.DROP_BOUNDS
         self._dma.write(qp, region.dma_address(segment.to), segment.payload)
         return Counter.RX_PLACED
 
-    def _remote_region(self, qp: QueuePair, stag: int) -> RegionRow | Counter:
-        """The region that a peer may write under ``stag``, or why it may not."""
+    def _read_request(self, qp: QueuePair, datagram: Datagram) -> Counter:
+        segment = datagram.segment
+        if segment.qn != QueueNumber.REQUEST:
+            return Counter.DROP_UNTAGGED_QN
+        request = ReadRequest.decode(segment.payload[: READ_REQUEST.size])
+        if segment.mo or len(segment.payload) > READ_REQUEST.size or not request.size:
+            return Counter.DROP_MESSAGE_LENGTH
+        region = self._remote_octets(
+            qp, request.source_stag, request.source_to, request.size, Access.REMOTE_READ
+        )
+        if isinstance(region, Counter):
+            return region
+        if not self._responses.has_room:
+            return Counter.DROP_READ_BUSY
+        address = region.dma_address(request.source_to)
+        self._responses.add(Response.to(datagram, request, address))
+        return Counter.RX_PLACED
+
+    def _read_response(self, qp: QueuePair, datagram: Datagram) -> Counter:
+        segment = datagram.segment
+        if segment.mo + len(segment.payload) > segment.mlen:
+            return Counter.DROP_MESSAGE_LENGTH
+        tracker = self._trackers.find(datagram.name)
+        if tracker is None:
+            return Counter.DROP_LATE
+        if _contradicts(datagram, tracker):
+            return Counter.DROP_RECORD_MISMATCH
+        return self._place_in(tracker, qp, datagram)
+
+    def _remote_octets(
+        self, qp: QueuePair, stag: int, to: int, octets: int, access: Access
+    ) -> RegionRow | Counter:
+        """The region of octets that a peer may have, or why it may not."""
+        region = self._remote_region(qp, stag, access)
+        if isinstance(region, Counter):
+            return region
+        if to + octets > _TO_END:
+            return Counter.DROP_TO_WRAP
+        if not region.holds(to, octets):
+            return Counter.DROP_BOUNDS
+        return region
+
+    def _remote_region(self, qp: QueuePair, stag: int, access: Access) -> RegionRow | Counter:
+        """The region that a peer may reach under ``stag``, or why it may not."""
         region = self._tables.region_of(stag)
         if region is None:
             return Counter.DROP_STAG_INVALID
@@ -146,7 +196,7 @@ class Receiver:
             return Counter.DROP_STAG_KEY
         if region.pd != qp.row.pd:
             return Counter.DROP_STAG_PD
-        if not region.access & Access.REMOTE_WRITE:
+        if not region.access & access:
             return Counter.DROP_STAG_ACCESS
         return region
 
@@ -158,7 +208,7 @@ class Receiver:
             return Counter.DROP_MESSAGE_LENGTH
         region: RegionRow | None = None
         if segment.mlen:
-            found = self._remote_region(qp, segment.stag)
+            found = self._remote_region(qp, segment.stag, Access.REMOTE_WRITE)
             if isinstance(found, Counter):
                 return found
             region = found
@@ -168,7 +218,7 @@ class Receiver:
                 return Counter.DROP_BOUNDS
         tracker = self._trackers.find(datagram.name)
         if tracker is not None:
-            if (segment.stag, base, segment.mlen) != (tracker.stag, tracker.base, tracker.mlen):
+            if _contradicts(datagram, tracker):
                 return Counter.DROP_RECORD_MISMATCH
         else:
             if self._closed.remembers(datagram.name, qp.row.timeout):
@@ -209,3 +259,10 @@ class Receiver:
             "stag": datagram.segment.stag,
         }
         self._completions.write(qp.row.recv_cq, qp.receive_cqe(fields))
+
+
+def _contradicts(datagram: Datagram, tracker: Tracker) -> bool:
+    """Whether a tagged segment speaks of other octets than its open message."""
+    segment = datagram.segment
+    place = segment.stag, segment.to - segment.mo, segment.mlen
+    return place != (tracker.stag, tracker.base, tracker.mlen)

@@ -27,6 +27,7 @@ __all__ = ["RegisterFile", "Target"]
 
 _WORD = 0xFFFF_FFFF
 _DOORBELLS = {item.value: item for item in Doorbell}
+_FILTER = Filter.MULTICAST | Filter.PROMISCUOUS | Filter.LOOP_GROUPS
 _PLACES = {
     register.at(index): (register, index)
     for register in REGISTERS
@@ -82,6 +83,8 @@ class RegisterFile:
             Register.MAP_BITS: parameters.map_bits,
             Register.MAX_MTU: parameters.max_mtu,
             Register.CLOCK_HZ: parameters.clock_hz,
+            Register.N_GROUP: parameters.n_group,
+            Register.N_READ: parameters.n_read,
         }
 
     def read(self, address: int) -> int:
@@ -166,7 +169,7 @@ class RegisterFile:
             case Register.MTU:
                 self._port.mtu = value & 0xFFFF
             case Register.FILTER:
-                self._port.filter = value & (Filter.MULTICAST | Filter.PROMISCUOUS)
+                self._port.filter = value & _FILTER
             case Register.IPV6:
                 self._port.ipv6 &= ~(_WORD << 32 * index)
                 self._port.ipv6 |= value << 32 * index

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from enum import Flag
 
-from uwarp.contract import CloseTarget, Counter, Doorbell, Parameters, QpState, Table
+from uwarp.contract import CloseTarget, Counter, Doorbell, Filter, Parameters, QpState, Table
+from uwarp.wire import ETHERNET
 
 from .clock import Clock
 from .closed import ClosedMessages
@@ -13,17 +15,25 @@ from .dma import Dma
 from .events import EventRing
 from .faults import QpDma
 from .memory import Memory
-from .network import Port
+from .network import GROUP_BIT, Port
+from .reads import Responses
 from .receive import Receiver
 from .registers import RegisterFile
-from .tables import PortRow, QpRow, RegionRow, Tables
+from .tables import GroupRow, PortRow, QpRow, RegionRow, Tables
 from .trackers import Trackers
 from .transmit import Transmitter
 from .verdict import examine
 
-__all__ = ["Rnic"]
+__all__ = ["Rnic", "Way"]
 
 _MANAGEMENT_FRAMES = 1024
+
+
+class Way(Flag):
+    """Where a frame that the NIC sends goes to (7.10): the MAC, its own receive side, or both."""
+
+    MAC = 1
+    LOOP = 2
 
 
 class Rnic:
@@ -73,9 +83,19 @@ class Rnic:
         self._trackers = Trackers(
             parameters, qp_dma, self._tables, clock, self._completions, closed
         )
-        self._receiver = Receiver(qp_dma, self._tables, self._completions, self._trackers, closed)
+        responses = Responses(parameters.n_read)
+        self._receiver = Receiver(
+            qp_dma, self._tables, self._completions, self._trackers, closed, responses
+        )
         self._transmitter = Transmitter(
-            qp_dma, self._tables, self._completions, port, self.counters
+            qp_dma,
+            self._tables,
+            self._completions,
+            self._trackers,
+            responses,
+            port,
+            clock,
+            self.counters,
         )
         self.irq_status = self._completions.fired
         self._registers = RegisterFile(parameters, clock, port, self._events, self)
@@ -115,20 +135,44 @@ class Rnic:
         self.counters[Counter.RX_FRAMES] += 1
         frame = bytes(frame)
         verdict = examine(frame, error, self._port, self._tables)
-        if not isinstance(verdict, Counter):
-            verdict = self._receiver.accept(verdict)
-        elif verdict is Counter.RX_MANAGEMENT:
-            self.management.append(frame)
-        self.counters[verdict] += 1
+        if isinstance(verdict, Counter):
+            self.counters[verdict] += 1
+            if verdict is Counter.RX_MANAGEMENT:
+                self.management.append(frame)
+            return
+        for number, datagram in enumerate(verdict.copies()):
+            self.counters[self._receiver.accept(datagram)] += 1
+            self.counters[Counter.RX_COPIES] += number > 0
 
     def next_frame(self) -> bytes | None:
-        """The next frame to send, without FCS, or None if there is no work.
+        """The next frame that goes to the MAC, without FCS, or None if there is no work.
 
         A WQE completes in the call that gives its last frame; WQEs that fail complete on the way.
+        Frames that come in again (7.10) are received on the way, too.
         """
-        if not self._registers.enabled:
+        while (sent := self.transmit()) is not None:
+            frame, way = sent
+            if Way.LOOP in way:
+                self.receive(frame)
+            if Way.MAC in way:
+                return frame
+        return None
+
+    def transmit(self) -> tuple[bytes, Way] | None:
+        """The next frame to send, without FCS, and where it goes to, or None.
+
+        Unlike :meth:`next_frame` it leaves it to the caller, who may let time go by meanwhile, to
+        receive a frame that comes in again.
+        """
+        frame = self._transmitter.next_frame() if self._registers.enabled else None
+        if frame is None:
             return None
-        return self._transmitter.next_frame()
+        mac = ETHERNET.unpack(frame)["destination"]
+        if mac == self._port.mac:
+            return frame, Way.LOOP
+        if mac & GROUP_BIT and self._port.filter & Filter.LOOP_GROUPS:
+            return frame, Way.MAC | Way.LOOP
+        return frame, Way.MAC
 
     def advance(self, cycles: int) -> None:
         """Let clock cycles go by. Messages that time out complete, and CQs whose moderation ends
@@ -151,6 +195,7 @@ class Rnic:
         if table is Table.QP and row < self.parameters.n_qp:
             qp = self._tables.qps[row]
             qp.load(QpRow.from_int(value))
+            self._transmitter.load(qp)
             if qp.row.state == QpState.RESET:
                 self._transmitter.forget(qp)
         elif table is Table.REGION and row < self.parameters.n_region:
@@ -161,6 +206,8 @@ class Rnic:
             self._completions.load_moderation(row, value)
         elif table is Table.PORT and row < self.parameters.n_port:
             self._tables.ports[row] = PortRow.from_int(value)
+        elif table is Table.GROUP and row < self.parameters.n_group:
+            self._tables.groups[row] = GroupRow.from_int(value)
 
     def close_messages(self, target: CloseTarget, row: int) -> None:
         """Write MESSAGES_CLOSE."""

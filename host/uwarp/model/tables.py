@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from uwarp.contract import (
+    GROUP_ENTRY,
+    GROUP_MEMBERS,
     PORT_ENTRY,
     QP_ENTRY,
     REGION_ENTRY,
@@ -16,7 +18,7 @@ from uwarp.contract import (
     port_rows,
 )
 
-__all__ = ["PortRow", "QpRow", "QueuePair", "RegionRow", "Tables"]
+__all__ = ["GroupRow", "PortRow", "QpRow", "QueuePair", "RegionRow", "Tables"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class QpRow:
     state: int
     sq_log2: int
     rq_log2: int
+    sq_wide: int
     pd: int
     udp_port: int
     path_mtu: int
@@ -33,11 +36,13 @@ class QpRow:
     recv_cq: int
     timeout: int
     opcodes: int
+    send_burst: int
     sq_addr: int
     rq_addr: int
     peer_ip: int
     peer_mask: int
     peer_port: int
+    send_rate: int
 
     @classmethod
     def from_int(cls, value: int) -> QpRow:
@@ -93,12 +98,27 @@ class PortRow:
     """A row of the port table; fields as in ``PORT_ENTRY``."""
 
     valid: int
+    group: int
     port: int
     qpn: int
 
     @classmethod
     def from_int(cls, value: int) -> PortRow:
         return cls(**vars(PORT_ENTRY.from_int(value)))
+
+
+@dataclass(frozen=True)
+class GroupRow:
+    """A row of the group table: the group's address, and the QP numbers of its members."""
+
+    address: int
+    members: tuple[int, ...]
+
+    @classmethod
+    def from_int(cls, value: int) -> GroupRow:
+        row = GROUP_ENTRY.from_int(value)
+        numbers = [getattr(row, f"member{index}") for index in range(GROUP_MEMBERS)]
+        return cls(row.address, tuple(numbers[: row.count]))
 
 
 @dataclass
@@ -127,7 +147,7 @@ class QueuePair:
         return self.row.receives and not self.failed
 
     def receive_cqe(self, fields: dict[str, int]) -> dict[str, int]:
-        """Fields of a receive CQE; what is left of them once the QP has failed (8.1)."""
+        """Fields of a receive's or a Read's CQE; what is left once the QP has failed (8.1)."""
         if not self.failed:
             return fields
         return fields | {
@@ -144,6 +164,12 @@ class QueuePair:
         self.rq_consumer = (index + 1) & 0xFFFF_FFFF
         return index & 0xFFFF
 
+    def take_send(self) -> int:
+        """Consume the next send WQE; returns the low half of its index."""
+        index = self.sq_consumer
+        self.sq_consumer = (index + 1) & 0xFFFF_FFFF
+        return index & 0xFFFF
+
     def take_msn(self) -> int:
         msn = self.next_msn
         self.next_msn = (msn + 1) & 0xFFFF_FFFF
@@ -151,21 +177,35 @@ class QueuePair:
 
 
 class Tables:
-    """QPs, regions and UDP ports. Completion queues are in ``completion``."""
+    """QPs, regions, UDP ports and groups. Completion queues are in ``completion``."""
 
     def __init__(self, parameters: Parameters) -> None:
         self._n_qp = parameters.n_qp
         self.qps = [QueuePair(number) for number in range(parameters.n_qp)]
         self.regions = [RegionRow.from_int(0)] * parameters.n_region
         self.ports = [PortRow.from_int(0)] * parameters.n_port
+        self.groups = [GroupRow.from_int(0)] * parameters.n_group
 
-    def qp_of_port(self, port: int) -> int | None:
-        """QP number that the port table gives, or None. The lowest bank counts."""
+    def _port_row(self, port: int) -> PortRow | None:
+        """The port's row in the lowest bank that has one, or None."""
         for bank, row in enumerate(port_rows(port, self._n_qp)):
             entry = self.ports[bank * self._n_qp + row]
             if entry.valid and entry.port == port:
-                return entry.qpn
+                return entry
         return None
+
+    def qp_of_port(self, port: int) -> int | None:
+        """QP number that the port table gives, or None."""
+        row = self._port_row(port)
+        return None if row is None or row.group else row.qpn
+
+    def members_of(self, address: int, port: int) -> tuple[int, ...]:
+        """QP numbers that receive what comes to a group's address and port; none of others."""
+        row = self._port_row(port)
+        if row is None or not row.group or row.qpn >= len(self.groups):
+            return ()
+        group = self.groups[row.qpn]
+        return group.members if group.address == address else ()
 
     def region_of(self, stag: int) -> RegionRow | None:
         """The valid row that an STag's upper 24 bits name, whatever its key; or None."""

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from uwarp.contract import TICK_CYCLES, CloseTarget, CqeFlag, Parameters, Status
+from uwarp.wire import Opcode
 
 from .clock import Clock
-from .closed import ClosedMessages, MessageName
+from .closed import ClosedMessages, Kind, MessageName
 from .completion import CompletionQueues
 from .faults import QpDma
 from .tables import QpRow, QueuePair, RegionRow, Tables
@@ -53,7 +54,7 @@ class ValidityMap:
 class Placement:
     """Where a message lies: its first octet's offset in a region, and by which STag.
 
-    ``wqe_index`` is that of the receive WQE that said so (Sends), else 0.
+    ``wqe_index`` is that of the WQE that said so (Sends and Reads), else 0.
     """
 
     region: RegionRow
@@ -159,6 +160,10 @@ class Trackers:
         """Open messages, lowest tracker first."""
         return [tracker for tracker in self._slots if tracker is not None]
 
+    @property
+    def has_free(self) -> bool:
+        return None in self._slots
+
     def find(self, name: MessageName) -> Tracker | None:
         return next((tracker for tracker in self.all_open() if tracker.name == name), None)
 
@@ -177,21 +182,48 @@ class Trackers:
 
     def open(self, datagram: Datagram, qp: QpRow, placement: Placement) -> Tracker | None:
         """Give the lowest free tracker to the datagram's message; None if all are taken."""
-        if None not in self._slots:
+        if not self.has_free:
             return None
+        self._completions.reserve(qp.recv_cq)
+        return self._take(datagram.name, datagram.cqe_fields(), qp.recv_cq, qp.timeout, placement)
+
+    def open_read(
+        self, name: MessageName, mlen: int, cq: int, timeout: int, placement: Placement
+    ) -> None:
+        """Give the lowest free tracker to a Read that holds a slot of ``cq``; messages that it
+        overlaps are closed first (7.7)."""
+        self.close_overlapping(placement.stag, placement.base, placement.base + mlen)
+        fields: dict[str, int] = {
+            "opcode": Opcode.READ_REQUEST,
+            "flags": CqeFlag(0),
+            "qpn": name.qpn,
+            "msn": name.msn,
+            "mlen": mlen,
+            "source_ip": name.source_ip,
+            "source_port": name.source_port,
+        }
+        self._take(name, fields, cq, timeout, placement)
+
+    def _take(
+        self,
+        name: MessageName,
+        cqe_fields: dict[str, int],
+        cq: int,
+        timeout: int,
+        placement: Placement,
+    ) -> Tracker:
         tracker = Tracker(
-            name=datagram.name,
+            name=name,
             stag=placement.stag,
             region=placement.region,
             base=placement.base,
-            mlen=datagram.segment.mlen,
-            cq=qp.recv_cq,
-            timeout=qp.timeout,
-            cqe_fields=datagram.cqe_fields() | {"wqe_index": placement.wqe_index},
+            mlen=cqe_fields["mlen"],
+            cq=cq,
+            timeout=timeout,
+            cqe_fields=cqe_fields | {"wqe_index": placement.wqe_index},
             tick=self._clock.tick,
         )
         self._slots[self._slots.index(None)] = tracker
-        self._completions.reserve(tracker.cq)
         return tracker
 
     def mark(self, tracker: Tracker, to: int, octets: int) -> None:
@@ -232,7 +264,8 @@ class Trackers:
             "tail_map": tail_map,
         }
         self._completions.write(tracker.cq, qp.receive_cqe(fields), reserved=True)
-        self._closed.remember(tracker.name)
+        if tracker.name.kind is not Kind.READ:
+            self._closed.remember(tracker.name)
         self._slots[self._slots.index(tracker)] = None
 
     def _flush(self, tracker: Tracker, qp: QueuePair) -> tuple[int, int]:

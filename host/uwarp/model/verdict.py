@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from uwarp.contract import Counter, CqeFlag
 from uwarp.wire import (
@@ -16,6 +17,7 @@ from uwarp.wire import (
     RDMAP_OPCODE_MASK,
     RDMAP_VERSION,
     RDMAP_VERSION_MASK,
+    READ_REQUEST,
     TAGGED,
     Opcode,
     Segment,
@@ -29,25 +31,41 @@ from .tables import Tables
 
 __all__ = ["Datagram", "examine"]
 
-_OPCODES = frozenset(
-    {Opcode.WRITE, Opcode.SEND, Opcode.SEND_SOLICITED, Opcode.WRITE_RECORD, Opcode.SEND_IMMEDIATE}
-)
-_TAGGED = frozenset({Opcode.WRITE, Opcode.WRITE_RECORD})
+_SENDS = frozenset({Opcode.SEND, Opcode.SEND_SOLICITED, Opcode.SEND_IMMEDIATE})
+_TAGGED = frozenset({Opcode.WRITE, Opcode.WRITE_RECORD, Opcode.READ_RESPONSE_RECORD})
+_OPCODES = _SENDS | _TAGGED | {Opcode.READ_REQUEST}
+_KINDS = {
+    Opcode.WRITE_RECORD: Kind.WRITE_RECORD,
+    Opcode.READ_RESPONSE_RECORD: Kind.READ,
+}
 
 
 @dataclass(frozen=True)
 class Datagram:
-    """A segment that passed, and where it came from."""
+    """A segment that passed, and where it came from.
+
+    ``own_group`` says that it came to a group, and from this port itself; ``members`` are the
+    group's, the first of them ``qpn``.
+    """
 
     qpn: int
+    source_mac: int
     source_ip: int
     source_port: int
     segment: Segment
+    own_group: bool = False
+    members: tuple[int, ...] = ()
+
+    def copies(self) -> Iterator[Datagram]:
+        """What each QP receives."""
+        if not self.members:
+            yield self
+        for qpn in self.members:
+            yield replace(self, qpn=qpn, members=())
 
     @property
     def name(self) -> MessageName:
-        record = self.segment.opcode is Opcode.WRITE_RECORD
-        kind = Kind.WRITE_RECORD if record else Kind.SEND
+        kind = _KINDS.get(self.segment.opcode, Kind.SEND)
         return MessageName(self.qpn, self.source_ip, self.source_port, self.segment.msn, kind)
 
     def cqe_fields(self) -> dict[str, int]:
@@ -72,19 +90,28 @@ class Datagram:
 
 def examine(frame: bytes, error: bool, port: Port, tables: Tables) -> Datagram | Counter:
     """The datagram in a frame, or the counter in which the frame ends. In the rule's order."""
-    datagram = examine_frame(frame, error, port)
+    datagram = examine_frame(frame, error, port, tables)
     if isinstance(datagram, Counter):
         return datagram
-    qpn = tables.qp_of_port(datagram.dest_port)
-    if datagram.broadcast or qpn is None:
+    members = datagram.members
+    qpn = members[0] if members else tables.qp_of_port(datagram.dest_port)
+    if qpn is None or (datagram.broadcast and not members):
         return Counter.RX_MANAGEMENT
-    segment = _examine_segment(datagram.payload)
+    segment = _examine_segment(datagram.payload, _SENDS if members else _OPCODES)
     if isinstance(segment, Counter):
         return segment
-    return Datagram(qpn, datagram.source_ip, datagram.source_port, segment)
+    return Datagram(
+        qpn=qpn,
+        source_mac=datagram.source_mac,
+        source_ip=datagram.source_ip,
+        source_port=datagram.source_port,
+        segment=segment,
+        own_group=bool(members) and datagram.source_mac == port.mac,
+        members=members,
+    )
 
 
-def _examine_segment(payload: bytes) -> Segment | Counter:
+def _examine_segment(payload: bytes, opcodes: frozenset[Opcode]) -> Segment | Counter:
     if len(payload) < TAGGED.size + CRC_OCTETS:
         return Counter.DROP_DDP_SHORT
     if not crc_is_right(payload):
@@ -95,8 +122,9 @@ def _examine_segment(payload: bytes) -> Segment | Counter:
     if rdmap & RDMAP_VERSION_MASK != RDMAP_VERSION:
         return Counter.DROP_RDMAP_VERSION
     opcode = Opcode(rdmap & RDMAP_OPCODE_MASK)
-    if opcode not in _OPCODES or bool(ddp & DDP_TAGGED) != (opcode in _TAGGED):
+    if opcode not in opcodes or bool(ddp & DDP_TAGGED) != (opcode in _TAGGED):
         return Counter.DROP_OPCODE
-    if len(payload) < header_size(opcode) + CRC_OCTETS:
+    body = READ_REQUEST.size if opcode is Opcode.READ_REQUEST else 0
+    if len(payload) < header_size(opcode) + body + CRC_OCTETS:
         return Counter.DROP_DDP_SHORT
     return Segment.decode(payload[:-CRC_OCTETS])

@@ -1,7 +1,7 @@
 """The verbs API over any form of the device.
 
 Names and signatures follow pyverbs where they apply. What differs: a QP's number is its UDP port, a
-path MTU is octets of an IPv4 datagram, an immediate is a number in no byte order, received octets
+path MTU is octets of an IP packet, an immediate is a number in no byte order, received octets
 begin at the buffer's first (no 40-octet GRH), and there are Write-Record, partial completions and
 validity.
 """

@@ -1,6 +1,7 @@
 """Who a datagram goes to: GID, GlobalRoute, AHAttr, AH.
 
 A GID is an IPv6 address; an IPv4 peer is its mapped form, ``::ffff:10.0.0.2``.
+Groups' addresses are GIDs, too.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from uwarp.wire import (
     ip_number,
     ip_text,
     ipv4_of,
-    ipv4_text,
     mac_text,
 )
 
@@ -89,20 +89,41 @@ class GID:
             raise VerbsUserError(f"{val!r} is neither an IPv4 nor an IPv6 address") from None
 
     @property
+    def is_multicast(self) -> bool:
+        """Whether it is a group's: 224.0.0.0/4 (RFC 5771), ff00::/8 (RFC 4291), and broadcast."""
+        ipv4 = self.ipv4
+        if ipv4 is None:
+            return self.number >> 120 == 0xFF
+        return ipv4 >> 28 == 0xE or ipv4 == BROADCAST_IPV4
+
+    @property
+    def group_mac(self) -> int:
+        """The MAC address of a group: RFC 1112, section 6.4; RFC 2464, section 7."""
+        ipv4 = self.ipv4
+        if ipv4 is None:
+            return 0x3333 << 32 | self.number & 0xFFFF_FFFF
+        return BROADCAST_MAC if ipv4 == BROADCAST_IPV4 else 0x01005E << 24 | ipv4 & 0x7F_FFFF
+
+    @property
     def gid(self) -> str:
         """The address as eight groups of four digits."""
         return self._address.exploded
 
     @property
+    def number(self) -> int:
+        """The address in 128 bits."""
+        return int(self._address)
+
+    @property
     def ipv4(self) -> int | None:
         """The IPv4 address as a number, or None if it is another."""
-        return ipv4_of(int(self._address))
+        return ipv4_of(self.number)
 
     def __str__(self) -> str:
         return self.gid
 
     def __repr__(self) -> str:
-        return f"GID({ip_text(int(self._address))!r})"
+        return f"GID({ip_text(self.number)!r})"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, GID) and self._address == other._address
@@ -112,7 +133,11 @@ class GID:
 
 
 class GlobalRoute:
-    """Destination and IP header fields: ``hop_limit`` is the TTL, ``traffic_class`` the TOS."""
+    """Destination and IP header fields.
+
+    In IPv4 ``hop_limit`` is the TTL, ``traffic_class`` the TOS. ``flow_label`` is 0. ``sgid_index``
+    chooses nothing: the source is the port's address of the destination's family.
+    """
 
     def __init__(
         self,
@@ -133,7 +158,16 @@ class GlobalRoute:
 
 
 class AHAttr:
-    """Attributes of an address handle. Only ``gr`` and ``port_num`` mean something on Ethernet."""
+    """Attributes of an address handle. Of the first five ``sl`` alone means something on Ethernet.
+
+    Parameters
+    ----------
+    sl : service level, 0 to 7: the tag's priority code point, if there is a tag.
+    port_num : 1
+    gr : GlobalRoute
+    vlan_id : 0 to 4094: what is sent has a VLAN tag (IEEE 802.1Q; 0 has a priority only). None, the
+        default: no tag.
+    """
 
     def __init__(
         self,
@@ -144,6 +178,8 @@ class AHAttr:
         is_global: int = 0,
         port_num: int = 1,
         gr: GlobalRoute | None = None,
+        *,
+        vlan_id: int | None = None,
     ) -> None:
         self.dlid = dlid
         self.sl = sl
@@ -152,10 +188,13 @@ class AHAttr:
         self.is_global = is_global
         self.port_num = port_num
         self.gr = gr
+        self.vlan_id = vlan_id
 
 
 class AH(Resource):
-    """A destination: IPv4 address, next hop, TTL and traffic class.
+    """A destination: address, next hop, hop limit, traffic class, VLAN tag.
+
+    The port's own addresses, groups and broadcast need no neighbour.
 
     Parameters
     ----------
@@ -163,13 +202,20 @@ class AH(Resource):
     attr : AHAttr
         With ``gr``: the destination's GID.
     wc : WC
-        Instead of ``attr``: answer the sender of what this completion received.
+        Instead of ``attr``: answer the sender of what this completion received, without a tag.
+
+    Attributes
+    ----------
+    ip : number, of 32 or 128 bits as ``ip_version`` (4 or 6) has it.
+    mac : number, of the next hop.
+    vlan : tag control information, or None.
+    is_multicast : whether the destination is a group, or broadcast.
 
     Raises
     ------
     VerbsRDMAError
-        EHOSTUNREACH if the address is not a neighbour of the context, EAFNOSUPPORT for IPv6,
-        EINVAL.
+        EHOSTUNREACH if the address is not a neighbour of the context, EADDRNOTAVAIL for an IPv6
+        destination if the port has no IPv6 address, EINVAL.
     """
 
     def __init__(
@@ -195,29 +241,39 @@ class AH(Resource):
         route = attr.gr
         if route is None:
             raise refuse("an address on Ethernet is a GID: give attr.gr, a GlobalRoute")
-        address = route.dgid.ipv4
-        if address is None:
+        gid, context = route.dgid, pd.context
+        ipv4 = gid.ipv4
+        if not (gid.number if ipv4 is None else ipv4):
+            raise refuse(f"{ip_text(gid.number)} is nobody's address")
+        if ipv4 is None and context.ipv6 is None:
             raise refuse(
-                f"{route.dgid!r} is no IPv4 address; the device receives IPv6, it does not send it",
-                errno.EAFNOSUPPORT,
+                f"{ip_text(gid.number)} is an IPv6 address, and the port has none to send from; "
+                "open the context with ipv6=...",
+                errno.EADDRNOTAVAIL,
             )
-        if not address:
-            raise refuse("0.0.0.0 is nobody's address")
-        context = pd.context
-        mac = BROADCAST_MAC if address == BROADCAST_IPV4 else context._neighbours.get(address)
-        if mac is None:
-            text = ipv4_text(address)
-            raise refuse(
-                f"the MAC address of {text} is not known; "
-                f'call context.add_neighbour("{text}", "02:...") first',
-                errno.EHOSTUNREACH,
-            )
+        if ipv4 is None and route.flow_label:
+            raise refuse(f"flow_label is {route.flow_label}; the device sends 0")
+        self.is_multicast = gid.is_multicast
+        self.mac = gid.group_mac if self.is_multicast else context._next_hop(gid)
+        self.vlan = _tag(attr)
         super().__init__(pd)
         self.pd = pd
-        self.ip = address
-        self.mac = mac
+        self.ip_version, self.ip = (6, gid.number) if ipv4 is None else (4, ipv4)
+        self._text = ip_text(gid.number)
         self.hop_limit = route.hop_limit
         self.traffic_class = route.traffic_class
 
     def __repr__(self) -> str:
-        return f"<AH {ipv4_text(self.ip)} at {mac_text(self.mac)}>"
+        tag = "" if self.vlan is None else f", VLAN {self.vlan & 0xFFF}"
+        return f"<AH {self._text} at {mac_text(self.mac)}{tag}>"
+
+
+def _tag(attr: AHAttr) -> int | None:
+    """Tag control information (IEEE 802.1Q, clause 9.6). Raises EINVAL."""
+    if attr.vlan_id is None:
+        return None
+    if not 0 <= attr.vlan_id <= 4094:
+        raise refuse(f"vlan_id is {attr.vlan_id}; it takes 0 to 4094")
+    if not 0 <= attr.sl <= 7:
+        raise refuse(f"sl is {attr.sl}; as the priority of a tag it takes 0 to 7")
+    return attr.sl << 13 | attr.vlan_id

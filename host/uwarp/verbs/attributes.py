@@ -12,7 +12,14 @@ __all__ = ["QPAttr", "QPCap", "QPInitAttr"]
 
 @dataclass
 class QPCap:
-    """Sizes of a QP's queues. The device takes one SGE a request, and no inline data."""
+    """Sizes of a QP's queues, and of their requests.
+
+    Attributes
+    ----------
+    max_send_wr, max_recv_wr : requests posted and not completed.
+    max_send_sge : 0 to 4. max_recv_sge : 0 or 1.
+    max_inline_data : octets of a send with IBV_SEND_INLINE, 0 to 48.
+    """
 
     max_send_wr: int = 1
     max_recv_wr: int = 10
@@ -45,8 +52,8 @@ class QPAttr:
     ----------
     qp_state, cur_qp_state : ibv_qp_state
     port_num : 1
-    path_mtu : largest IPv4 datagram that it sends, in octets (not an ``ibv_mtu``): 576 to the
-        context's ``mtu``, which None stands for.
+    path_mtu : largest IP packet that it sends, in octets (not an ``ibv_mtu``): 576 to the context's
+        ``mtu``, which None stands for.
     timeout_us : silence after which a message that misses octets completes as partial, in
         microseconds. None leaves it as it is; it begins as 1000.
     peer_ip, peer_prefix : whom it listens to: datagrams from other addresses than those that begin
@@ -54,6 +61,11 @@ class QPAttr:
         that address alone. ``peer_ip`` None leaves both as they are; they begin as ``"::"`` and 0:
         everybody, of both families.
     peer_port : UDP port that it listens to, 0 for any. None leaves it as it is; it begins as 0.
+    rate_limit : most that it sends, in kb/s of the wire: frames with preamble, FCS and gap, answers
+        to Reads of peers included. 0 sets no limit. None leaves it as it is; it begins as 0.
+    max_burst_sz : octets of the wire that it may send at once after a pause, 64 to 4,194,304,
+        rounded up to 64, and no less than the rate brings in a tick of the device (6.6 us at
+        156.25 MHz). None leaves it to the driver: four ticks' worth, or two of the largest packets.
     """
 
     qp_state: int = e.IBV_QPS_INIT
@@ -64,3 +76,5 @@ class QPAttr:
     peer_ip: str | None = None
     peer_prefix: int | None = None
     peer_port: int | None = None
+    rate_limit: int | None = None
+    max_burst_sz: int | None = None

@@ -210,8 +210,9 @@ class CQ(Resource):
                 break
             self._consumer = self._consumer + 1 & 0xFFFF_FFFF
             qp = self.context._qps.get(entry.qpn)
-            if qp is not None:
-                self._waiting.append(completion(qp, entry))
+            wc = None if qp is None else completion(qp, entry)
+            if wc is not None:
+                self._waiting.append(wc)
         if self._consumer != before:
             self.context._ring_doorbell(Doorbell.CQ_CONSUMER, self._row, self._consumer)
 

@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from uwarp.contract import (
+    GROUP_MEMBERS,
+    INLINE_OCTETS,
     MAGIC,
+    MAX_SGE,
     TABLES,
     TICK_CYCLES,
     VERSION,
@@ -20,6 +23,7 @@ from uwarp.contract import (
     DeviceStatus,
     Doorbell,
     EventType,
+    Filter,
     Register,
     Table,
     doorbell_address,
@@ -32,6 +36,7 @@ from .allocator import MapAllocator, Numbers
 from .enums import IBV_LINK_LAYER_ETHERNET, IBV_PORT_ACTIVE, ibv_port_state
 from .errors import refuse
 from .events import EVENT_TYPES, AsyncEvent, EventQueue
+from .groups import GroupTable
 from .lifetime import Resource
 from .ports import PortTable
 
@@ -50,7 +55,17 @@ STALL_SECONDS = 10.0  # without the device's clock moving
 
 @dataclass(frozen=True)
 class DeviceAttr:
-    """What the device was built with. ``max_timeout_us`` bounds ``QPAttr.timeout_us``."""
+    """What the device was built with.
+
+    Attributes
+    ----------
+    max_sge, max_inline_data : of a send; a receive and a Read take one SGE (``max_sge_rd``).
+    max_open_messages : that can be received at once, own Reads included (``max_qp_init_rd_atom``).
+    max_qp_rd_atom, max_res_rd_atom : Reads of peers that can wait for an answer, all QPs together.
+    max_mcast_grp, max_mcast_qp_attach, max_total_mcast_qp_attach : multicast groups, members of
+        each, and of all.
+    max_timeout_us : bounds ``QPAttr.timeout_us``.
+    """
 
     name: str
     version: int
@@ -61,7 +76,15 @@ class DeviceAttr:
     max_qp_wr: int
     max_cqe: int
     max_sge: int
+    max_sge_rd: int
+    max_inline_data: int
     max_open_messages: int
+    max_qp_rd_atom: int
+    max_qp_init_rd_atom: int
+    max_res_rd_atom: int
+    max_mcast_grp: int
+    max_mcast_qp_attach: int
+    max_total_mcast_qp_attach: int
     map_bits: int
     max_mtu: int
     clock_hz: int
@@ -96,8 +119,7 @@ class Context(Resource):
     mac : MAC address of the port, as text or number.
     ipv4 : IPv4 address of the port, as text or number.
     mtu : largest IP packet, octets: 576 to the device's ``max_mtu``.
-    ipv6 : IPv6 address of the port, as text or number; None for none. The device receives datagrams
-        to it. It does not send over IPv6.
+    ipv6 : IPv6 address of the port, as text or number; None for none.
 
     Raises
     ------
@@ -136,7 +158,7 @@ class Context(Resource):
         if not MIN_MTU <= mtu <= self._attr.max_mtu:
             raise refuse(f"mtu is {mtu}; it takes {MIN_MTU} to {self._attr.max_mtu}")
         self.mtu = mtu
-        self._neighbours: dict[int, int] = {}
+        self._neighbours: dict[GID, int] = {}
         self._qps: dict[int, QP] = {}
         self._cqs: dict[int, CQ] = {}
         self._regions: dict[int, MR] = {}
@@ -151,6 +173,12 @@ class Context(Resource):
         self._async_events: deque[AsyncEvent] = deque(maxlen=MAX_EVENTS)
         self._ports = PortTable(
             self._attr.max_qp, lambda row, octets: self._write_row(Table.PORT, row, octets)
+        )
+        self._groups = GroupTable(
+            self._attr.max_mcast_grp,
+            self._ports,
+            lambda row, octets: self._write_row(Table.GROUP, row, octets),
+            lambda loop: self._write(Register.FILTER, Filter.LOOP_GROUPS if loop else 0),
         )
         for register, value in (
             (Register.MAC_LOW, self.mac & 0xFFFF_FFFF),
@@ -170,6 +198,8 @@ class Context(Resource):
 
     def _query(self, version: int) -> DeviceAttr:
         clock = self._read(Register.CLOCK_HZ)
+        trackers, reads = self._read(Register.N_TRACKER), self._read(Register.N_READ)
+        groups = self._read(Register.N_GROUP)
         return DeviceAttr(
             name=self.name,
             version=version,
@@ -179,8 +209,16 @@ class Context(Resource):
             max_pd=0xFFFF,
             max_qp_wr=1 << 15,
             max_cqe=1 << 16,
-            max_sge=1,
-            max_open_messages=self._read(Register.N_TRACKER),
+            max_sge=MAX_SGE,
+            max_sge_rd=1,
+            max_inline_data=INLINE_OCTETS,
+            max_open_messages=trackers,
+            max_qp_rd_atom=reads,
+            max_qp_init_rd_atom=trackers,
+            max_res_rd_atom=reads,
+            max_mcast_grp=groups,
+            max_mcast_qp_attach=GROUP_MEMBERS,
+            max_total_mcast_qp_attach=groups * GROUP_MEMBERS,
             map_bits=self._read(Register.MAP_BITS),
             max_mtu=self._read(Register.MAX_MTU),
             clock_hz=clock,
@@ -219,14 +257,35 @@ class Context(Resource):
     def add_neighbour(self, ip: str | int, mac: str | int) -> None:
         """Say which MAC address datagrams for ``ip`` go to: the peer's, or a gateway's.
 
-        An :class:`AH` takes it when it is made. Raises EAFNOSUPPORT for IPv6, EINVAL.
+        An :class:`AH` takes it when it is made. A number of 32 bits is an IPv4 address. Raises
+        EINVAL.
         """
-        if isinstance(ip, str) and ":" in ip:
+        try:
+            number = ip_number(ip) if isinstance(ip, str) else ip
+        except ValueError as error:
+            raise refuse(str(error)) from None
+        ipv4 = number if 0 <= number < 1 << 32 and not isinstance(ip, str) else ipv4_of(number)
+        if ipv4 is None:
+            gid = GID(ip_text(_address("ipv6", ip)))
+        else:
+            gid = GID(ipv4_text(_address("ipv4", ipv4)))
+        self._neighbours[gid] = _address("mac", mac)
+
+    def _next_hop(self, gid: GID) -> int:
+        """The MAC address for one station; the port's own for its own. Raises EHOSTUNREACH."""
+        own = {GID(ipv4_text(self.ipv4))}
+        if self.ipv6 is not None:
+            own.add(GID(ip_text(self.ipv6)))
+        if gid in own:
+            return self.mac
+        if gid not in self._neighbours:
+            text = ip_text(gid.number)
             raise refuse(
-                f"{ip} is no IPv4 address; the device receives IPv6, it does not send it",
-                errno.EAFNOSUPPORT,
+                f"the MAC address of {text} is not known; "
+                f'call context.add_neighbour("{text}", "02:...") first',
+                errno.EHOSTUNREACH,
             )
-        self._neighbours[_address("ipv4", ip)] = _address("mac", mac)
+        return self._neighbours[gid]
 
     @property
     def time(self) -> int:

@@ -1,7 +1,8 @@
 """Numbers of the verbs API, with the names and values of ``infiniband/verbs.h``.
 
 Each enumeration is iterable, and each member is a constant of this module too. Members marked *own*
-are this project's: Write-Record, partial completion and the peer filter have no counterpart there.
+are this project's: Write-Record, partial completion, a Read for which there is no tracker, and the
+peer filter have no counterpart there.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ __all__ = [
     "IBV_QPT_UD",
     "IBV_QP_PATH_MTU",
     "IBV_QP_PEER",
+    "IBV_QP_RATE_LIMIT",
     "IBV_QP_STATE",
     "IBV_QP_TIMEOUT",
     "IBV_SEND_FENCE",
@@ -40,7 +42,9 @@ __all__ = [
     "IBV_WC_LOC_LEN_ERR",
     "IBV_WC_LOC_PROT_ERR",
     "IBV_WC_LOC_QP_OP_ERR",
+    "IBV_WC_NO_TRACKER",
     "IBV_WC_PARTIAL",
+    "IBV_WC_RDMA_READ",
     "IBV_WC_RDMA_WRITE",
     "IBV_WC_RDMA_WRITE_RECORD",
     "IBV_WC_RECV",
@@ -49,6 +53,7 @@ __all__ = [
     "IBV_WC_SUCCESS",
     "IBV_WC_WITH_IMM",
     "IBV_WC_WR_FLUSH_ERR",
+    "IBV_WR_RDMA_READ",
     "IBV_WR_RDMA_WRITE",
     "IBV_WR_RDMA_WRITE_RECORD",
     "IBV_WR_RDMA_WRITE_RECORD_WITH_IMM",
@@ -106,6 +111,7 @@ class ibv_qp_attr_mask(IntFlag):
     IBV_QP_STATE = 1
     IBV_QP_PATH_MTU = 256
     IBV_QP_TIMEOUT = 512
+    IBV_QP_RATE_LIMIT = 1 << 25
     IBV_QP_PEER = 1 << 30  # own: peer_ip, peer_prefix and peer_port
 
 
@@ -114,6 +120,7 @@ class ibv_wr_opcode(IntEnum):
     IBV_WR_RDMA_WRITE_WITH_IMM = 1
     IBV_WR_SEND = 2
     IBV_WR_SEND_WITH_IMM = 3
+    IBV_WR_RDMA_READ = 4
     IBV_WR_RDMA_WRITE_RECORD = 0x100  # own
     IBV_WR_RDMA_WRITE_RECORD_WITH_IMM = 0x101  # own
 
@@ -132,12 +139,14 @@ class ibv_wc_status(IntEnum):
     IBV_WC_LOC_PROT_ERR = Status.LOC_PROT_ERR
     IBV_WC_WR_FLUSH_ERR = Status.WR_FLUSH_ERR
     IBV_WC_GENERAL_ERR = Status.GENERAL_ERR
+    IBV_WC_NO_TRACKER = Status.NO_TRACKER  # own: a Read that could not be begun
     IBV_WC_PARTIAL = Status.PARTIAL  # own: the message closed with octets missing
 
 
 class ibv_wc_opcode(IntEnum):
     IBV_WC_SEND = 0
     IBV_WC_RDMA_WRITE = 1
+    IBV_WC_RDMA_READ = 2
     IBV_WC_RECV = 128
     IBV_WC_RDMA_WRITE_RECORD = 0x100  # own: a Write-Record has been sent
     IBV_WC_RECV_RDMA_RECORD = 0x180  # own: a Write-Record has arrived
@@ -169,9 +178,11 @@ IBV_QPS_ERR = ibv_qp_state.IBV_QPS_ERR
 IBV_QP_STATE = ibv_qp_attr_mask.IBV_QP_STATE
 IBV_QP_PATH_MTU = ibv_qp_attr_mask.IBV_QP_PATH_MTU
 IBV_QP_TIMEOUT = ibv_qp_attr_mask.IBV_QP_TIMEOUT
+IBV_QP_RATE_LIMIT = ibv_qp_attr_mask.IBV_QP_RATE_LIMIT
 IBV_QP_PEER = ibv_qp_attr_mask.IBV_QP_PEER
 IBV_WR_RDMA_WRITE = ibv_wr_opcode.IBV_WR_RDMA_WRITE
 IBV_WR_RDMA_WRITE_WITH_IMM = ibv_wr_opcode.IBV_WR_RDMA_WRITE_WITH_IMM
+IBV_WR_RDMA_READ = ibv_wr_opcode.IBV_WR_RDMA_READ
 IBV_WR_SEND = ibv_wr_opcode.IBV_WR_SEND
 IBV_WR_SEND_WITH_IMM = ibv_wr_opcode.IBV_WR_SEND_WITH_IMM
 IBV_WR_RDMA_WRITE_RECORD = ibv_wr_opcode.IBV_WR_RDMA_WRITE_RECORD
@@ -186,9 +197,11 @@ IBV_WC_LOC_QP_OP_ERR = ibv_wc_status.IBV_WC_LOC_QP_OP_ERR
 IBV_WC_LOC_PROT_ERR = ibv_wc_status.IBV_WC_LOC_PROT_ERR
 IBV_WC_WR_FLUSH_ERR = ibv_wc_status.IBV_WC_WR_FLUSH_ERR
 IBV_WC_GENERAL_ERR = ibv_wc_status.IBV_WC_GENERAL_ERR
+IBV_WC_NO_TRACKER = ibv_wc_status.IBV_WC_NO_TRACKER
 IBV_WC_PARTIAL = ibv_wc_status.IBV_WC_PARTIAL
 IBV_WC_SEND = ibv_wc_opcode.IBV_WC_SEND
 IBV_WC_RDMA_WRITE = ibv_wc_opcode.IBV_WC_RDMA_WRITE
+IBV_WC_RDMA_READ = ibv_wc_opcode.IBV_WC_RDMA_READ
 IBV_WC_RECV = ibv_wc_opcode.IBV_WC_RECV
 IBV_WC_RDMA_WRITE_RECORD = ibv_wc_opcode.IBV_WC_RDMA_WRITE_RECORD
 IBV_WC_RECV_RDMA_RECORD = ibv_wc_opcode.IBV_WC_RECV_RDMA_RECORD

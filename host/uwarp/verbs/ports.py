@@ -1,8 +1,9 @@
-"""Where UDP ports stand in the device's port table: four banks, one possible row in each.
+"""Where UDP ports, of QPs and of groups, stand in the device's port table: four banks, one possible
+row in each.
 
 A port that finds its four rows taken moves a tenant to another of the tenant's rows, and so on
 (cuckoo hashing). A row is written before the one that it replaces is erased, and a port that stands
-twice belongs to the same QP both times, so no datagram meets a gap.
+twice names the same QP or group both times, so no datagram meets a gap.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class PortTable:
     def __init__(self, n_qp: int, write: Callable[[int, bytes], None]) -> None:
         self._n_qp = n_qp
         self._write = write
-        self._rows: dict[int, tuple[int, int]] = {}  # row: (port, qpn)
+        self._rows: dict[int, tuple[int, int, bool]] = {}  # row: (port, qpn or group, group?)
         self._ports: dict[int, int] = {}  # port: row
 
     def __contains__(self, port: int) -> bool:
@@ -64,21 +65,22 @@ class PortTable:
                     queue.append(other)
         raise refuse(f"no row of the port table can be freed for UDP port {port}", errno.ENOSPC)
 
-    def insert(self, port: int, qpn: int) -> None:
-        """Give ``port`` to a QP. Raises EADDRINUSE, ENOSPC."""
+    def insert(self, port: int, number: int, *, group: bool = False) -> None:
+        """Give ``port`` to the QP, or to the group, of this row. Raises EADDRINUSE, ENOSPC."""
         if port in self._ports:
-            raise refuse(f"UDP port {port} has a QP already", errno.EADDRINUSE)
+            owner = "group" if self._rows[self._ports[port]][2] else "QP"
+            raise refuse(f"UDP port {port} has a {owner} already", errno.EADDRINUSE)
         path = self._path(port)
         for source, target in reversed(list(itertools.pairwise(path))):
             self._set(target, *self._rows[source])
-        self._set(path[0], port, qpn)
+        self._set(path[0], port, number, group)
 
     def remove(self, port: int) -> None:
         row = self._ports.pop(port)
         del self._rows[row]
         self._write(row, bytes(PORT_ENTRY.size))
 
-    def _set(self, row: int, port: int, qpn: int) -> None:
-        self._rows[row] = (port, qpn)
+    def _set(self, row: int, port: int, number: int, group: bool) -> None:
+        self._rows[row] = (port, number, group)
         self._ports[port] = row
-        self._write(row, PORT_ENTRY.pack(valid=1, port=port, qpn=qpn))
+        self._write(row, PORT_ENTRY.pack(valid=1, group=group, port=port, qpn=number))

@@ -12,7 +12,12 @@ from uwarp.contract import REGION_ENTRY, CloseTarget, Table
 from uwarp.wire import DEFAULT_GRANULE
 
 from .context import PD
-from .enums import IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE, ibv_access_flags
+from .enums import (
+    IBV_ACCESS_LOCAL_WRITE,
+    IBV_ACCESS_REMOTE_READ,
+    IBV_ACCESS_REMOTE_WRITE,
+    ibv_access_flags,
+)
 from .errors import refuse
 from .lifetime import Resource
 from .memory import Memory
@@ -39,8 +44,8 @@ class MR(Resource):
         Register this memory instead: bytearray, memoryview, numpy array, mmap. Read-only ones too,
         without LOCAL_WRITE. It cannot be resized until the region is closed.
     validity : bool
-        Keep a validity map: Write-Records of many datagrams complete once, with their map, and
-        Sends of many datagrams can be received (see :class:`RecvWR`).
+        Keep a validity map: Write-Records of many datagrams complete once, with their map, Sends of
+        many datagrams can be received (see :class:`RecvWR`), and Reads be made into it.
     granule : octets
         Of the map: 64 or a greater power of two, to 65,536. Peers must send with the same
         (``SendWR.granule``). The region's address must be a multiple of it.
@@ -188,7 +193,7 @@ class MR(Resource):
         # The row keeps its other fields: messages that are open close by them.
         self._write_row(valid=False)
         users = [qp for qp in self.context._qps.values() if qp.pd is self.pd]
-        if any(qp._sends_outstanding for qp in users):
+        if any(self.access & IBV_ACCESS_REMOTE_READ or qp._sq.outstanding for qp in users):
             self.context._settle_sends()
         if users:
             self.context._settle_receives(CloseTarget.REGION, self._row)

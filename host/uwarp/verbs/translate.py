@@ -11,7 +11,6 @@ from uwarp.contract import CqeFlag
 from uwarp.wire import Opcode, ip_text
 
 from . import enums as e
-from .descriptors import SENT
 from .validity import Validity
 from .work_completion import WC
 
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["completion"]
 
 
-def completion(qp: QP, entry: SimpleNamespace) -> WC:
-    """The WC of a CQE of this QP."""
+def completion(qp: QP, entry: SimpleNamespace) -> WC | None:
+    """The WC of a CQE of this QP; None if nobody asked for it (an unsignalled Read's)."""
     flags = CqeFlag(entry.flags)
     wc = WC(
         status=e.ibv_wc_status(entry.status),
@@ -36,9 +35,12 @@ def completion(qp: QP, entry: SimpleNamespace) -> WC:
         time=entry.time_high << 31 | entry.time_low,
     )
     if CqeFlag.RECEIVE not in flags:
-        wc.opcode = SENT[entry.opcode]
-        wc.wr_id = qp._sq.complete(entry.wqe_index)
-        return wc
+        request = qp._sq.complete(entry.wqe_index)
+        wc.opcode, wc.wr_id = request.opcode, request.wr_id
+        if CqeFlag.MAPPED in flags:
+            wc.src_ip, wc.src_qp = ip_text(entry.source_ip), entry.source_port
+            wc.validity = _validity(qp, entry, flags)
+        return wc if request.signalled or wc.status != e.IBV_WC_SUCCESS else None
     wc.src_ip, wc.src_qp = ip_text(entry.source_ip), entry.source_port
     if CqeFlag.IMMEDIATE in flags:
         wc.imm_data, wc.wc_flags = entry.immediate, e.IBV_WC_WITH_IMM
@@ -50,15 +52,15 @@ def completion(qp: QP, entry: SimpleNamespace) -> WC:
         wc.validity = _validity(qp, entry, flags)
     else:
         wc.opcode = e.IBV_WC_RECV
-        wc.wr_id = qp._rq.complete(entry.wqe_index)
+        wc.wr_id = qp._rq.complete(entry.wqe_index).wr_id
         if CqeFlag.MAPPED in flags:
             wc.validity = _validity(qp, entry, flags)
     return wc
 
 
 def _validity(qp: QP, entry: SimpleNamespace, flags: CqeFlag) -> Validity | None:
-    """Which octets a CQE speaks of, of a Write-Record or a Send of many datagrams; folded into the
-    region's own account."""
+    """Which octets a CQE speaks of, of a Write-Record, a Read or a Send of many datagrams; folded
+    into the region's own account."""
     if not entry.mlen:
         return Validity(0)
     region = qp.context._regions.get(entry.stag)

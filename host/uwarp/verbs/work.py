@@ -83,7 +83,17 @@ class SendWR:
         Posted with this one, after it.
     granule : octets
         Granule of the target region (64 unless it says otherwise); for a Send, of the region that
-        the peer receives into. A message longer than a datagram is cut at multiples of it.
+        the peer receives into. A message longer than a datagram is cut at multiples of it. Not used
+        by a Read.
+
+    The SGEs' octets, one after the other, are the message. With IBV_SEND_INLINE they are taken when
+    the request is posted, from any memory: lkeys are not looked at.
+
+    A Read (IBV_WR_RDMA_READ) brings the octets that ``set_wr_rdma`` names into its one SGE, which
+    lies in a region with LOCAL_WRITE and a validity map of granule 64. It completes when all have
+    arrived, or as partial after the QP's timeout, whatever was posted before or after it: the
+    completion's ``validity`` says what is there. The peer's region needs IBV_ACCESS_REMOTE_READ,
+    and its QP IBV_QPS_RTS.
     """
 
     def __init__(
@@ -123,13 +133,17 @@ class SendWR:
         return sum(item.length for item in self.sg_list)
 
     def set_wr_ud(self, ah: AH, rqpn: int, rqkey: int = 0) -> None:
-        """Destination: an address, and the peer's QP number (its UDP port). There are no Q_Keys."""
+        """Destination: an address, and the peer's QP number (its UDP port), or the group's port.
+
+        There are no Q_Keys.
+        """
         self.ah = ah
         self.rqpn = rqpn
         self.rqkey = rqkey
 
     def set_wr_rdma(self, rkey: int, addr: int) -> None:
-        """Target of a tagged message: the region's rkey, and the octet's address in the peer."""
+        """Target of a tagged message, or source of a Read: the region's rkey, and the first octet's
+        address in the peer."""
         self.rkey = rkey
         self.remote_addr = addr
 

@@ -17,25 +17,27 @@ class WC:
     Attributes
     ----------
     wr_id : of the work request; 0 for a Write-Record that arrived, which took none.
-    status : IBV_WC_SUCCESS, IBV_WC_PARTIAL (a Write-Record or Send of which octets are missing) or
-        an error.
+    status : IBV_WC_SUCCESS, IBV_WC_PARTIAL (a Write-Record, Send or Read of which octets are
+        missing), IBV_WC_NO_TRACKER (a Read that the device could not keep account of: nothing was
+        sent) or another error.
     opcode : ibv_wc_opcode
-    byte_len : octets that arrived and are valid; of a send, octets sent.
+    byte_len : octets that arrived and are valid, of a Read too; of a send, octets sent.
     qp_num : our QP, by its UDP port.
-    src_qp, src_ip : the sender's UDP port and IPv4 or IPv6 address; 0 and None for a send.
+    src_qp, src_ip : the sender's UDP port and IPv4 or IPv6 address, of a Read the responder's; 0
+        and None for a send.
     imm_data : if ``wc_flags`` has IBV_WC_WITH_IMM.
     msn : message sequence number; the sender's count of its messages.
     message_length : octets of the whole message.
-    stag, remote_addr : target of a tagged message, or of a received Send of many datagrams:
-        region, and address of the first octet spoken of.
+    stag, remote_addr : target of a tagged message, or of a received Send of many datagrams, or
+        where a Read's octets go: region, and address of the first octet spoken of.
     segment : the completion speaks of one datagram of a longer message; ``head`` and ``tail`` say
         whether it holds the message's first and last octet.
     solicited : the sender asked for an event.
     time : of completion, in cycles of the device's clock.
-    validity : which of the octets spoken of are valid; only for a Write-Record or a Send of many
-        datagrams that arrived, in a region that is still open. (Of a Send of one datagram all
-        octets are there.) Taken when the completion is polled, so poll before the region's same
-        octets are written again.
+    validity : which of the octets spoken of are valid; only for a Read, and for a Write-Record or a
+        Send of many datagrams that arrived, in a region that is still open. (Of a Send of one
+        datagram all octets are there.) Taken when the completion is polled, so poll before the
+        region's same octets are written again.
     """
 
     wr_id: int = 0

@@ -3,34 +3,50 @@
 from __future__ import annotations
 
 import errno
-
-from uwarp.contract import Structure
+from collections import deque
+from dataclasses import dataclass
 
 from . import enums as e
 from .errors import refuse
 from .memory import Memory
 
-__all__ = ["WorkQueue"]
+__all__ = ["Request", "WorkQueue"]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Who posted a descriptor.
+
+    Attributes
+    ----------
+    opcode : of its completion.
+    signalled : a success is reported. The device completes some requests (Reads) anyhow.
+    in_order : it completes before all later requests do, so theirs stand for its own. Reads and
+        receives do not.
+    """
+
+    wr_id: int
+    opcode: e.ibv_wc_opcode
+    signalled: bool = True
+    in_order: bool = True
 
 
 class WorkQueue:
-    """One work queue: its memory, its free-running indices, and the wr_id of each request in it."""
+    """One work queue: its memory, its free-running indices, and the requests in it."""
 
-    def __init__(
-        self, structure: Structure, limit: int, name: str, *, in_order: bool = True
-    ) -> None:
+    def __init__(self, entry_size: int, limit: int, name: str) -> None:
         if not 1 <= limit <= 1 << 15:
             raise refuse(f"{name} is {limit}; it takes 1 to {1 << 15}")
         self.limit = limit
-        self.in_order = in_order
         self.log2 = (limit - 1).bit_length()
-        self.size = structure.size
-        self.memory = Memory(structure.size << self.log2)
+        self.size = entry_size
+        self.memory = Memory(entry_size << self.log2)
         self.reset()
 
     def reset(self) -> None:
         self.producer = self.consumer = 0
-        self.requests: dict[int, tuple[int, e.ibv_wc_opcode]] = {}
+        self.requests: dict[int, Request] = {}
+        self._ordered: deque[int] = deque()  # indices of those that are in order, oldest first
 
     @property
     def outstanding(self) -> int:
@@ -40,35 +56,36 @@ class WorkQueue:
     def full(self) -> bool:
         return self.outstanding >= self.limit
 
-    def post(self, wqe: bytes, wr_id: int, opcode: e.ibv_wc_opcode) -> None:
+    def post(self, wqe: bytes, request: Request) -> None:
         place = self.size * (self.producer & (1 << self.log2) - 1)
         self.memory.view[place : place + self.size] = wqe
-        self.requests[self.producer] = (wr_id, opcode)
+        self.requests[self.producer] = request
+        if request.in_order:
+            self._ordered.append(self.producer)
         self.producer = self.producer + 1 & 0xFFFF_FFFF
 
-    def complete(self, low_index: int) -> int:
-        """The wr_id of a completed request, given the low half of its index.
+    def complete(self, low_index: int) -> Request:
+        """The request that has completed, given the low half of its index.
 
-        With ``in_order`` those before it have completed too, unsignalled.
+        Those before it that are ``in_order`` have completed too, unsignalled.
         """
         index = self.consumer + (low_index - self.consumer & 0xFFFF) & 0xFFFF_FFFF
-        if index not in self.requests:
+        request = self.requests.pop(index, None)
+        if request is None:
             raise refuse(
                 f"the device completed request {low_index}, which is not posted", errno.EIO
             )
-        wr_id = self.requests[index][0]
-        if self.in_order:
-            while self.consumer != index:
-                del self.requests[self.consumer]
-                self.consumer = self.consumer + 1 & 0xFFFF_FFFF
-        del self.requests[index]
+        passed = index - self.consumer & 0xFFFF_FFFF
+        while self._ordered and self._ordered[0] - self.consumer & 0xFFFF_FFFF <= passed:
+            self.requests.pop(self._ordered.popleft(), None)
         while self.consumer != self.producer and self.consumer not in self.requests:
             self.consumer = self.consumer + 1 & 0xFFFF_FFFF
-        return wr_id
+        return request
 
-    def flush(self) -> list[tuple[int, e.ibv_wc_opcode]]:
+    def flush(self) -> list[Request]:
         """The requests that have not completed, oldest first; none are left."""
         requests = list(self.requests.values())
         self.requests.clear()
+        self._ordered.clear()
         self.consumer = self.producer
         return requests

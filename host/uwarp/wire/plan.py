@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .crc import CRC_OCTETS
-from .header import IPV4, UDP
+from .header import IPV4, IPV6, UDP
 from .segment import Opcode, header_size
 
 __all__ = ["DEFAULT_GRANULE", "segment_room", "segments"]
@@ -13,13 +13,20 @@ __all__ = ["DEFAULT_GRANULE", "segment_room", "segments"]
 DEFAULT_GRANULE = 64
 
 
-def segment_room(opcode: Opcode, path_mtu: int) -> int:
-    """Most payload octets of one segment in an IPv4 datagram of ``path_mtu`` octets."""
-    return path_mtu - IPV4.size - UDP.size - header_size(opcode) - CRC_OCTETS
+def segment_room(opcode: Opcode, path_mtu: int, *, ip_version: int = 4) -> int:
+    """Most payload octets of one segment in an IP datagram of ``path_mtu`` octets."""
+    ip = IPV4 if ip_version == 4 else IPV6
+    return path_mtu - ip.size - UDP.size - header_size(opcode) - CRC_OCTETS
 
 
 def segments(
-    opcode: Opcode, length: int, path_mtu: int, *, to: int = 0, granule: int = DEFAULT_GRANULE
+    opcode: Opcode,
+    length: int,
+    path_mtu: int,
+    *,
+    to: int = 0,
+    granule: int = DEFAULT_GRANULE,
+    ip_version: int = 4,
 ) -> Iterator[tuple[int, int]]:
     """Offset in the message and payload octets of each segment, in the order in which they go out.
 
@@ -31,7 +38,7 @@ def segments(
     ValueError
         A message that needs more than one segment, if a granule has no room in one.
     """
-    room = segment_room(opcode, path_mtu)
+    room = segment_room(opcode, path_mtu, ip_version=ip_version)
     if length <= room:
         yield 0, length
         return

@@ -1,0 +1,69 @@
+"""Wide send rings, Reads, groups and loopback: scenarios on the gateware beside the model.
+
+P27, P29, P38, P39 and P43 are among them; ``tests/test_bench_nic.py`` plays most of them with stalls
+on every port.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from sim_tb import gathering, grouping, reading
+from sim_tb.stage import Stage
+from sim_tb.trials import TIMED, play_scenario
+from tests.seeds import seeds
+from uwarp.device import build
+
+
+def play(scenario: Callable[[Stage], Awaitable[object]], seed: int) -> None:
+    """On a NIC whose memory takes its time, more or less with the seed."""
+    latency = (8, 40, 156)[seed % 3]
+    try:
+        play_scenario(scenario, seed, read_latency=latency, write_latency=latency)
+    except build.MissingToolError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("seed", seeds(2, 20))
+def test_gathered(seed: int) -> None:
+    play(lambda stage: gathering.gathered(stage, 60), seed)
+
+
+@pytest.mark.parametrize("seed", seeds(1, 5))
+def test_p38_p39_wide_send_requests_that_fail(seed: int) -> None:
+    play(gathering.gather_errors, seed)
+
+
+@pytest.mark.parametrize("seed", seeds(2, 20))
+def test_read_requests_are_answered(seed: int) -> None:
+    play(lambda stage: reading.answered(stage, 20), seed)
+
+
+def test_p27_p29_read_requests_that_are_refused() -> None:
+    play(reading.read_requests_refused, 1)
+
+
+@pytest.mark.parametrize("seed", seeds(2, 20))
+def test_p20_p21_reads(seed: int) -> None:
+    play(lambda stage: reading.reads(stage, 20), seed)
+
+
+def test_p23_reads_in_silence() -> None:
+    play(reading.reads_in_silence, TIMED)
+
+
+@pytest.mark.parametrize("seed", seeds(3, 20))
+def test_p43_groups(seed: int) -> None:
+    play(grouping.groups, seed)
+
+
+@pytest.mark.parametrize("seed", seeds(2, 20))
+def test_frames_to_the_own_address(seed: int) -> None:
+    play(lambda stage: grouping.looped(stage, 6), seed)
+
+
+@pytest.mark.parametrize("seed", seeds(2, 20))
+def test_p43_own_frames_to_a_group(seed: int) -> None:
+    play(grouping.looped_groups, seed)
