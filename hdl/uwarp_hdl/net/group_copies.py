@@ -58,7 +58,8 @@ class GroupCopies(wiring.Component):
     """
 
     def __init__(self, parameters: Parameters) -> None:
-        self._words = -(-(parameters.max_mtu + ETHERNET_HEADER) // 8)
+        # A power of two: other depths put logic behind the block RAM.
+        self._words = 1 << ((parameters.max_mtu + ETHERNET_HEADER - 1) // 8).bit_length()
         super().__init__(
             {
                 "datagrams_i": In(stream.Signature(Datagram)),
