@@ -159,7 +159,8 @@ class FrameBuilder(wiring.Component):
         own, refused = Signal(), Signal()
         last_step = Signal(4)
         shares = Signal()  # the word after it holds the header's last octets
-        head = Signal(len(self.tail))
+        head, head_next = Signal(len(self.tail)), Signal(len(self.tail))
+        room = Signal()  # for the longest frame
         cursor = Signal(len(self.write_address))
         under_way = Signal(range(FRAMES + 1))
         sweep = Signal(range(n_slots))
@@ -198,10 +199,7 @@ class FrameBuilder(wiring.Component):
                     m.next = "IDLE"
 
             with m.State("IDLE"):
-                used = (head - self.tail)[: len(head)]
-                m.d.comb += self.segments.ready.eq(
-                    (under_way != FRAMES) & (used <= depth - frame_words(self._parameters))
-                )
+                m.d.comb += self.segments.ready.eq((under_way != FRAMES) & room)
                 m.d.sync += [segment.eq(self.segments.p), cursor.eq(head), refused.eq(0)]
                 self._measure_header(m, self.segments.p, last_step, shares)
                 with m.If(self.segments.valid & self.segments.ready):
@@ -271,8 +269,13 @@ class FrameBuilder(wiring.Component):
             m.d.sync += cursor.eq(cursor + 1)
 
         good = segment.frame & ~bad & ~refused
+        has_room, will_have_room = (
+            (place - self.tail)[: len(head)] <= depth - frame_words(self._parameters)
+            for place in (head, head_next)
+        )
+        m.d.sync += [head_next.eq(head + ((segment.octets + 7) >> 3)), room.eq(has_room)]
         with m.If(end & good):
-            m.d.sync += head.eq(head + ((segment.octets + 7) >> 3))
+            m.d.sync += [head.eq(head_next), room.eq(will_have_room)]
 
         done = done_queue.i
         m.d.comb += [
