@@ -602,8 +602,7 @@ def test_p41_responses_do_not_reach_the_next_queue_pair(pair: Pair) -> None:
 
 @pytest.mark.parametrize("what", ["queue pair", "region"])
 def test_responder_ends_while_it_answers(pair: Pair, what: str) -> None:
-    """The Read ends as partial. A response that has begun goes on into a region that is closed, to
-    find no memory there: the rest of it is not sent."""
+    """The Read ends as partial, and the device reads nothing of what is closed."""
     one, two = pair.one, pair.two
     sink, source = regions(pair, 200_000)
     one.qp.post_send(read(one, sink, source, 200_000))
@@ -614,8 +613,7 @@ def test_responder_ends_while_it_answers(pair: Pair, what: str) -> None:
     (wc,) = one.take(1)
     assert wc.status == IBV_WC_PARTIAL and 0 < wc.byte_len < 200_000
     assert sink.read(wc.byte_len) == octets(200_000)[: wc.byte_len]
-    faults = two.context.device.take_faults()  # type: ignore[attr-defined]
-    assert bool(faults) == (what == "region")
+    assert not two.context.device.take_faults()  # type: ignore[attr-defined]
 
 
 # Memory that fails

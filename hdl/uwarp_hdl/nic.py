@@ -132,7 +132,6 @@ class Nic(wiring.Component):
             frames.config.eq(control.config),
             receiver.time.eq(control.time),
             receiver.close.eq(control.close),
-            control.close_done.eq(receiver.close_done),
             receiver.unwritten.eq(completion.pending),
             receiver.written.eq(completion.write.done),
         ]
@@ -159,6 +158,18 @@ class Nic(wiring.Component):
             transmitter.opened_ok.eq(receiver.opened_ok),
             transmitter.trackers_full.eq(receiver.trackers_full),
             receiver.read_room.eq(transmitter.read_room),
+        ]
+
+        # MESSAGES_CLOSE: first what comes in, so that no request comes behind, then responses.
+        received = Signal()
+        with m.If(receiver.close_done):
+            m.d.sync += received.eq(1)
+        with m.Elif(transmitter.close_done | reset.reset):
+            m.d.sync += received.eq(0)
+        m.d.comb += [
+            transmitter.close.eq(control.close),
+            transmitter.close.active.eq(control.close.active & received),
+            control.close_done.eq(transmitter.close_done),
         ]
 
         # What both look up, reserve and complete.

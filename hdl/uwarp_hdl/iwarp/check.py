@@ -484,5 +484,6 @@ class SegmentCheck(wiring.Component):
             request.sink_stag.eq(datagram.immediate),
             request.size.eq(datagram.mlen),
             request.address.eq(address),
+            request.region.eq(datagram.stag[8:]),
         ]
         return m

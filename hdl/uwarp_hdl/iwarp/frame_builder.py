@@ -110,6 +110,8 @@ class FrameBuilder(wiring.Component):
         One for each FrameEnd with ``completes``, offered no later than that.
     finished : In(2)
         Number of FrameEnds that are through: the last beat has left, the completion is written.
+    built : Out(1)
+        Strobe: a segment is built, or will not be, and its payload read.
     failed_slot, failed : In, Out(1)
         Whether a payload read of the slot's message has failed.
     busy : Out(1)
@@ -135,6 +137,7 @@ class FrameBuilder(wiring.Component):
                 "finished": In(2),
                 "failed_slot": In(slot_width(parameters)),
                 "failed": Out(1),
+                "built": Out(1),
                 "busy": Out(1),
             }
         )
@@ -176,6 +179,7 @@ class FrameBuilder(wiring.Component):
             low_covered.eq(1),
             mark_look.addr.eq(self.failed_slot),
             self.failed.eq(mark_look.data),
+            self.built.eq(end),
             mark_read.addr.eq(segment.slot),
             mark_write.addr.eq(segment.slot),
             mark_write.data.eq(bad & ~segment.last),

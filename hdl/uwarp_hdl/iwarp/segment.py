@@ -140,8 +140,11 @@ class Segmenter(wiring.Component):
         The QP of ``turn`` may send nothing now.
     turn : Out(qpn)
     charge : Out(charge_layout)
-    failed_slot, failed : Out, In(1)
-        ``failed`` answers ``failed_slot`` in the same cycle: a payload read of that message failed.
+    failed_slot, failed, dropped : Out, In(1), In(1)
+        ``failed`` answers ``failed_slot`` in the same cycle: a payload read of that message failed;
+        and ``dropped``: it is a response that ends here.
+    between : Out(1)
+        No message is at work.
     enable : In(1)
         While 0 no frame goes out.
     busy : Out(1)
@@ -168,6 +171,8 @@ class Segmenter(wiring.Component):
                 "charge": Out(charge_layout(parameters)),
                 "failed_slot": Out(slot_width(parameters)),
                 "failed": In(1),
+                "dropped": In(1),
+                "between": Out(1),
                 "enable": In(1),
                 "busy": Out(1),
             }
@@ -336,6 +341,7 @@ class Segmenter(wiring.Component):
                     m.next = "IDLE"
 
             with m.State("IDLE"):
+                m.d.comb += self.between.eq(1)
                 with m.If(self.resets.valid):
                     m.d.comb += [self.resets.ready.eq(1), row_read.addr.eq(self.resets.p)]
                     m.d.sync += qpn.eq(self.resets.p)
@@ -404,7 +410,7 @@ class Segmenter(wiring.Component):
                     message.eq(store_read.data),
                     piece.eq(piece_read.data),
                     follower.eq(link_read.data),
-                    stale.eq(store_read.data.epoch != row.epoch),
+                    stale.eq((store_read.data.epoch != row.epoch) | self.dropped),
                     failed.eq(self.failed),
                 ]
                 m.next = "OFFSET"
