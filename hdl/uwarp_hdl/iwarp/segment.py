@@ -6,11 +6,15 @@
           +--> list of the QP's slots         |                 +--> reads, to the payload reader
     pieces ----> piece memory ----------------+                 +--> openings of Reads
                   |                           |
-                  +--> QPs with messages <----+  back to the end if the QP has more
+                  +--> lists with messages <--+  back to the end if the list has more
 
 A datagram takes 7 cycles, and 3 more for each further piece that it is gathered from; a message
-that comes in takes 2 more. The smallest frame of a Write-Record takes 12 on the wire. Messages of a
-QP leave in the order in which they came.
+that comes in takes 2 more. The smallest frame of a Write-Record takes 12 on the wire.
+
+A QP has two lists, its own messages and its responses, each with turns of its own: a Read that
+waits for a tracker must not hold back the responses that peers need to free theirs. Messages of a
+list leave in the order in which they came. A list whose QP has an empty bucket stands aside until
+that is filled; meanwhile it costs the others no turns.
 """
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
@@ -110,9 +114,10 @@ class ReadJob(data.Struct):
 class Segmenter(wiring.Component):
     """Cut messages into segments; QPs take turns by datagram.
 
-    A message whose QP was reset since its fetch ends with ``discard``. One whose slot is ``failed``
-    ends with GENERAL_ERR. One whose QP is not in RTS, or ``dry``, waits, and with it the QP's later
-    ones; so does a Read while all trackers are taken, or another's opening is not answered.
+    A message whose QP was reset since its fetch ends with ``discard``, and so does a response whose
+    QP is in RESET. One whose slot is ``failed`` ends with GENERAL_ERR. One whose QP is not in RTS,
+    or ``dry``, waits, and with it the list's later ones; so does a response of a QP that has
+    failed, and a Read while all trackers are taken, or another's opening is not answered.
 
     Parameters
     ----------
@@ -139,6 +144,10 @@ class Segmenter(wiring.Component):
     dry : In(1)
         The QP of ``turn`` may send nothing now.
     turn : Out(qpn)
+    wakes : In(stream of QPN)
+        Each QP that is no longer ``dry``.
+    failed_qps : In(n_qp)
+        QPs that have failed.
     charge : Out(charge_layout)
     failed_slot, failed, dropped : Out, In(1), In(1)
         ``failed`` answers ``failed_slot`` in the same cycle: a payload read of that message failed;
@@ -168,6 +177,8 @@ class Segmenter(wiring.Component):
                 "qp_taken": Out(1),
                 "dry": In(1),
                 "turn": Out(width),
+                "wakes": In(stream.Signature(width)),
+                "failed_qps": In(parameters.n_qp),
                 "charge": Out(charge_layout(parameters)),
                 "failed_slot": Out(slot_width(parameters)),
                 "failed": In(1),
@@ -195,7 +206,9 @@ class Segmenter(wiring.Component):
                 "begun": 32,  # octets of the piece that are sent
             }
         )
-        m.submodules.rows = rows = Memory(shape=row_layout, depth=n_qp, init=[])
+        list_layout = data.StructLayout({"qpn": qp_width(self._parameters), "responds": 1})
+        n_lists = 2 * n_qp
+        m.submodules.rows = rows = Memory(shape=row_layout, depth=n_lists, init=[])
         row_read, row_write = rows.read_port(), rows.write_port()
         members = message_layout(self._parameters).members
         layout = data.StructLayout(
@@ -210,15 +223,18 @@ class Segmenter(wiring.Component):
         piece_read, piece_write = piece_store.read_port(), piece_store.write_port()
         m.submodules.links = links = Memory(shape=slot_bits, depth=n_slots, init=[])
         link_read, link_write = links.read_port(), links.write_port()
-        m.submodules.turns = turns = Queue(qp_width(self._parameters), n_qp)
+        m.submodules.turns = turns = Queue(list_layout, n_lists)
+        m.submodules.aside = aside = Memory(shape=1, depth=n_lists, init=[])
+        aside_look, aside_write = aside.read_port(domain="comb"), aside.write_port()
 
         arrival = self.messages.p
-        qpn = Signal(qp_width(self._parameters))
+        owner = Signal(list_layout)
         row = Signal(row_layout)
         follower = Signal(slot_bits)
         message = Signal(layout)
         piece = Signal(piece_shape)
         sends = Signal()
+        in_reset = Signal()
         stale = Signal()
         failed = Signal()
         remaining = Signal(32)
@@ -237,7 +253,9 @@ class Segmenter(wiring.Component):
         length = Signal(LENGTH_WIDTH)
         segment_taken = Signal()
         opening_taken = Signal()
-        sweep = Signal(range(n_qp))
+        sweep = Signal(range(n_lists))
+        turn_again = Signal()
+        steps_aside = Signal()
 
         m.d.comb += [
             store_write.addr.eq(arrival.slot),
@@ -249,10 +267,9 @@ class Segmenter(wiring.Component):
             store_write.data.epoch.eq(Mux(arrival.silent, row_read.data.epoch, arrival.epoch)),
             link_write.addr.eq(row_read.data.tail),
             link_write.data.eq(arrival.slot),
-            row_write.addr.eq(qpn),
-            turns.i.p.eq(qpn),
-            self.qp.index.eq(turns.o.p),
-            self.turn.eq(qpn),
+            row_write.addr.eq(owner),
+            self.qp.index.eq(turns.o.p.qpn),
+            self.turn.eq(owner.qpn),
             store_read.addr.eq(row_read.data.head),
             piece_read.addr.eq(Cat(row_read.data.piece, row_read.data.head)),
             link_read.addr.eq(row_read.data.head),
@@ -331,24 +348,52 @@ class Segmenter(wiring.Component):
         ]
         shift = message.ipv6 ^ message.vlan_valid  # by 4 octets, modulo a word
         charged = self.charge
-        m.d.comb += [charged.qpn.eq(qpn), charged.octets.eq(segment.octets)]
+        m.d.comb += [charged.qpn.eq(owner.qpn), charged.octets.eq(segment.octets)]
+
+        # Lists that stand aside come back when nothing else is done to turns: each wake is for both
+        # lists of the QP.
+        woken = Signal(list_layout)
+        wake_step = Signal()
+        m.d.comb += [
+            woken.qpn.eq(self.wakes.p),
+            woken.responds.eq(wake_step),
+            aside_look.addr.eq(woken),
+            aside_write.addr.eq(owner),
+            aside_write.data.eq(steps_aside),
+            turns.i.p.eq(owner),
+        ]
+        with m.If(turn_again):
+            m.d.comb += turns.i.valid.eq(1)
+        with m.Elif(steps_aside):
+            m.d.comb += aside_write.en.eq(1)
+        with m.Elif(self.busy):
+            m.d.comb += [aside_write.addr.eq(sweep), aside_write.en.eq(1)]
+        with m.Elif(self.wakes.valid):
+            m.d.comb += [
+                turns.i.p.eq(woken),
+                turns.i.valid.eq(aside_look.data),
+                aside_write.addr.eq(woken),
+                aside_write.en.eq(1),
+                self.wakes.ready.eq(wake_step),
+            ]
+            m.d.sync += wake_step.eq(~wake_step)
 
         with m.FSM(init="CLEAR"):
             with m.State("CLEAR"):
                 m.d.comb += [self.busy.eq(1), row_write.addr.eq(sweep), row_write.en.eq(1)]
                 m.d.sync += sweep.eq(sweep + 1)
-                with m.If(sweep == n_qp - 1):
+                with m.If(sweep == n_lists - 1):
                     m.next = "IDLE"
 
             with m.State("IDLE"):
                 m.d.comb += self.between.eq(1)
                 with m.If(self.resets.valid):
                     m.d.comb += [self.resets.ready.eq(1), row_read.addr.eq(self.resets.p)]
-                    m.d.sync += qpn.eq(self.resets.p)
+                    m.d.sync += [owner.qpn.eq(self.resets.p), owner.responds.eq(0)]
                     m.next = "RESET"
                 with m.Elif(self.messages.valid):
-                    m.d.comb += row_read.addr.eq(arrival.qpn)
-                    m.d.sync += qpn.eq(arrival.qpn)
+                    m.d.comb += row_read.addr.eq(Cat(arrival.qpn, arrival.silent))
+                    m.d.sync += [owner.qpn.eq(arrival.qpn), owner.responds.eq(arrival.silent)]
                     m.next = "APPEND"
                 with m.Elif(turns.o.valid):
                     m.d.comb += [
@@ -356,7 +401,7 @@ class Segmenter(wiring.Component):
                         turns.o.ready.eq(1),
                         self.qp_taken.eq(1),
                     ]
-                    m.d.sync += qpn.eq(turns.o.p)
+                    m.d.sync += owner.eq(turns.o.p)
                     m.next = "LIST"
 
             with m.State("RESET"):
@@ -365,14 +410,17 @@ class Segmenter(wiring.Component):
                     row_write.data.epoch.eq(row_read.data.epoch + 1),
                     row_write.data.msn.eq(0),
                     row_write.en.eq(1),
+                    row_read.addr.eq(Cat(owner.qpn, Const(1, 1))),
                 ]
-                m.next = "IDLE"
+                m.d.sync += owner.responds.eq(1)
+                with m.If(owner.responds):
+                    m.next = "IDLE"
 
             with m.State("APPEND"):
                 empty = row_read.data.count == 0
                 # The piece of a response is written when no other is.
                 with m.If(arrival.silent & self.pieces.valid):
-                    m.d.comb += row_read.addr.eq(qpn)
+                    m.d.comb += row_read.addr.eq(owner)
                 with m.Else():
                     m.d.comb += [
                         self.messages.ready.eq(1),
@@ -382,7 +430,7 @@ class Segmenter(wiring.Component):
                         row_write.data.count.eq(row_read.data.count + 1),
                         row_write.en.eq(1),
                         link_write.en.eq(~empty),
-                        turns.i.valid.eq(empty),
+                        turn_again.eq(empty),
                     ]
                     with m.If(empty):
                         m.d.comb += row_write.data.head.eq(arrival.slot)
@@ -399,7 +447,12 @@ class Segmenter(wiring.Component):
                 max_mtu, path_mtu = self._parameters.max_mtu, self.qp.row.path_mtu
                 m.d.sync += [
                     row.eq(row_read.data),
-                    sends.eq((self.qp.row.state == QpState.RTS) & self.enable & ~self.dry),
+                    sends.eq(
+                        (self.qp.row.state == QpState.RTS)
+                        & self.enable
+                        & ~(owner.responds & self.failed_qps.bit_select(owner.qpn, 1))
+                    ),
+                    in_reset.eq(self.qp.row.state == QpState.RESET),
                     udp_port.eq(self.qp.row.udp_port),
                     mtu.eq(Mux(path_mtu > max_mtu, max_mtu, Mux(path_mtu < 576, 576, path_mtu))),
                 ]
@@ -410,7 +463,12 @@ class Segmenter(wiring.Component):
                     message.eq(store_read.data),
                     piece.eq(piece_read.data),
                     follower.eq(link_read.data),
-                    stale.eq((store_read.data.epoch != row.epoch) | self.dropped),
+                    # A request may come just after the reset of its QP.
+                    stale.eq(
+                        (store_read.data.epoch != row.epoch)
+                        | (owner.responds & in_reset)
+                        | self.dropped
+                    ),
                     failed.eq(self.failed),
                 ]
                 m.next = "OFFSET"
@@ -439,7 +497,10 @@ class Segmenter(wiring.Component):
                 with m.If(
                     ~stale & (~sends | (reads & sound & (self.trackers_full | (opening != 0))))
                 ):
-                    m.d.comb += turns.i.valid.eq(1)
+                    m.d.comb += turn_again.eq(1)
+                    m.next = "IDLE"
+                with m.Elif(~stale & self.dry):
+                    m.d.comb += steps_aside.eq(1)
                     m.next = "IDLE"
 
             with m.State("SIZE"):
@@ -502,7 +563,7 @@ class Segmenter(wiring.Component):
                     row_write.data.eq(row),
                     row_write.data.mo.eq(Mux(ends, 0, row.mo + length)),
                     row_write.en.eq(1),
-                    turns.i.valid.eq(~ends | (row.count != 1)),
+                    turn_again.eq(~ends | (row.count != 1)),
                 ]
                 with m.If(ends | (left == 0)):
                     m.d.comb += row_write.data.begun.eq(0)

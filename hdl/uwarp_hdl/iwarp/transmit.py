@@ -159,6 +159,7 @@ class TransmitPath(wiring.Component):
             (self.requests, responder.requests),
             (completer.released, responder.released),
             (segmenter.read_openings, self.read_openings),
+            (buckets.wakes, segmenter.wakes),
             (segmenter.segments, segments.i),
             (segments.o, builder.segments),
             (segmenter.reads, jobs.i),
@@ -210,6 +211,7 @@ class TransmitPath(wiring.Component):
             buckets.charge.eq(segmenter.charge),
             buckets.look.eq(segmenter.turn),
             segmenter.dry.eq(buckets.dry),
+            segmenter.failed_qps.eq(self.failed),
             self.qp.index.eq(Mux(segmenter.qp_taken, segmenter.qp.index, scheduler.qp.index)),
             scheduler.qp.row.eq(self.qp.row),
             segmenter.qp.row.eq(self.qp.row),
@@ -230,8 +232,6 @@ class TransmitPath(wiring.Component):
             completer.passed.eq(sender.passed & sender.completes),
             builder.finished.eq((sender.passed & ~sender.completes) + completer.finished),
             self.events[Counter.TX_FRAMES].eq(self.tx.valid & self.tx.ready & self.tx.p.last),
-            self.busy.eq(
-                scheduler.busy | segmenter.busy | builder.busy | responder.busy | buckets.busy
-            ),
+            self.busy.eq(scheduler.busy | segmenter.busy | builder.busy | responder.busy),
         ]
         return m

@@ -1,0 +1,344 @@
+"""Whose turn it is: responses, Reads that wait, send rates, failed and reset queue pairs.
+
+The transmit path in the surroundings of transmit_bench, with the receive side's ports besides.
+Frames are compared with those of ``uwarp.wire``.
+"""
+
+from collections import deque
+
+from transmit_bench import DATA, IPV4, MAC, PEER_MAC, WRITE_RECORD, Bench
+
+from uwarp.contract import TICK_CYCLES, QpState, WqeFlag
+from uwarp.wire import Opcode, Segment, UdpFrame, ipv4_of, mapped_ipv4, segments, wire_octets
+
+READ = 0x1
+PEER = mapped_ipv4(0x0A00_0002)
+PEER6 = 0x2001_0DB8 << 96 | 0x1234
+OWN6 = 0xFE80 << 112 | 1
+
+
+class TurnsBench(Bench):
+    """Requests and openings of Reads as well. ``opens`` answers openings, ``None`` does not."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.requests = deque()
+        self.openings = []
+        self.opens = True
+        self._answers = deque()
+
+    async def cycle(self):
+        ctx, dut = self.ctx, self.dut
+        ctx.set(dut.requests.valid, bool(self.requests) and bool(ctx.get(dut.read_room)))
+        if self.requests:
+            ctx.set(dut.requests.payload, self.requests[0])
+        ctx.set(dut.read_openings.ready, 1)
+        request_taken = ctx.get(dut.requests.valid) and ctx.get(dut.requests.ready)
+        opening = ctx.get(dut.read_openings.payload) if ctx.get(dut.read_openings.valid) else None
+        answered = bool(self._answers) and self._answers[0] <= self.now
+        ctx.set(dut.opened, answered)
+        ctx.set(dut.opened_ok, bool(self.opens))
+        await super().cycle()
+        if answered:
+            self._answers.popleft()
+        if request_taken:
+            self.requests.popleft()
+        if opening is not None:
+            self.openings.append(opening)
+            if self.opens is not None:
+                self._answers.append(self.now + 20)
+
+    def write_qp(self, qpn, **fields):
+        """``set_qp``, and the strobe of the write."""
+        self.set_qp(qpn, **fields)
+        port = self.dut.qp_written
+        self.ctx.set(port.row.as_value(), self.qp[qpn])
+        self.ctx.set(port.index, qpn)
+        self.ctx.set(port.enable, 1)
+
+    async def written(self):
+        await self.cycle()
+        self.ctx.set(self.dut.qp_written.enable, 0)
+        await self.idle(30)
+
+    def request(self, qpn, offset, size, source=PEER):
+        """A Read Request accepted. Returns its fields."""
+        rng = self.rng
+        fields = {
+            "qpn": qpn,
+            "source_mac": PEER_MAC,
+            "source_ip": source,
+            "source_port": rng.getrandbits(16),
+            "msn": rng.getrandbits(32),
+            "sink_stag": rng.getrandbits(32),
+            "sink_to": rng.getrandbits(64),
+            "size": size,
+            "address": DATA + offset,
+        }
+        self.requests.append(fields)
+        return fields
+
+    def response(self, request):
+        """Its frames: device behaviour, 7.8."""
+        row = self.qp_fields[request["qpn"]]
+        version = 6 if ipv4_of(request["source_ip"]) is None else 4
+        size, start, sink = request["size"], request["address"], request["sink_to"]
+        frames = []
+        for offset, octets in segments(
+            Opcode.READ_RESPONSE_RECORD, size, row["path_mtu"], to=sink, ip_version=version
+        ):
+            segment = Segment(
+                opcode=Opcode.READ_RESPONSE_RECORD,
+                payload=bytes(self.memory[start + offset : start + offset + octets]),
+                last=offset + octets == size,
+                stag=request["sink_stag"],
+                to=(sink + offset) % 2**64,
+                msn=request["msn"],
+                mo=offset,
+                mlen=size,
+            )
+            frame = UdpFrame(
+                dest_mac=request["source_mac"],
+                source_mac=MAC,
+                source_ip=IPV4 if version == 4 else OWN6,
+                dest_ip=ipv4_of(request["source_ip"]) or request["source_ip"],
+                source_port=row["udp_port"],
+                dest_port=request["source_port"],
+                payload=segment.to_datagram(),
+                traffic_class=0,
+                hop_limit=64,
+                ip_version=version,
+            )
+            frames.append(frame.encode())
+        return frames
+
+    def opcodes(self):
+        """The opcode of each frame to an IPv4 peer that went out."""
+        return [frame[43] & 15 for frame in self.frames]
+
+
+def test_responses():
+    """Frame for frame; MSNs of the QP's own messages go on beside them; slots serve again."""
+    bench = TurnsBench(100, stall=0.1, n_read=4)
+    bench.set_qp(0)
+    bench.set_qp(1, path_mtu=576)
+
+    async def script(bench):
+        bench.ctx.set(bench.dut.config.ipv6, OWN6)
+        expected = {0: [], 1: []}
+        own = []
+        for number in range(24):
+            size = bench.rng.choice((1, 63, 1400, 1408, 1440, 1439, 1438, 3000, 9000))
+            source = PEER6 if number % 3 == 2 else PEER
+            request = bench.request(number % 2, bench.rng.randrange(8192), size, source)
+            expected[number % 2].append(bench.response(request))
+            if number % 4 == 0:
+                wqe = bench.post(0, WRITE_RECORD, 100, 2000)
+                own += bench.reference(0, wqe, 1 + number // 4)
+        total = sum(len(item) for qpn in expected for item in expected[qpn]) + len(own)
+        await bench.until(lambda: len(bench.frames) == total)
+        await bench.idle(100)
+        mine = iter(own)
+        upcoming = next(mine)
+        got = {0: [], 1: []}
+        for frame in bench.frames:
+            if frame == upcoming:
+                upcoming = next(mine, None)
+                continue
+            is_six = frame[12:14] == b"\x86\xdd"
+            got[frame[(54 if is_six else 34) + 1] & 1].append(frame)
+        assert upcoming is None, "own messages"
+        for qpn, responses in expected.items():
+            bench.check_frames(got[qpn], [frame for response in responses for frame in response])
+        assert len(bench.completions) == 6
+
+    bench.run(script)
+
+
+def test_room_for_requests():
+    """``read_room`` falls within 3 cycles of the last request, and rises when one is through."""
+    bench = TurnsBench(200, n_read=4)
+    bench.set_qp(0, state=QpState.RTR)
+
+    async def script(bench):
+        requests = [bench.request(0, 64 * n, 100) for n in range(6)]
+        await bench.until(lambda: len(bench.requests) == 2)
+        await bench.idle(3)
+        assert not bench.ctx.get(bench.dut.read_room)
+        await bench.idle(200)
+        assert len(bench.requests) == 2
+        assert not bench.frames
+        bench.set_qp(0)
+        await bench.until(lambda: len(bench.frames) == 6)
+        bench.check_frames(bench.frames, [f for item in requests for f in bench.response(item)])
+        await bench.idle(100)
+        assert bench.ctx.get(bench.dut.read_room)
+
+    bench.run(script)
+
+
+def test_a_read_that_waits_does_not_hold_back_responses():
+    """Two peers whose trackers are all taken wait for each other's responses: they must go out."""
+    bench = TurnsBench(300, stall=0.1)
+    bench.set_qp(0)
+    bench.set_region(3, mapped=1, access=63, granule_log2=6)
+
+    async def script(bench):
+        bench.ctx.set(bench.dut.trackers_full, 1)
+        bench.post(0, READ, 0, 500, flags=0)
+        await bench.idle(300)
+        assert not bench.frames
+        request = bench.request(0, 1000, 5000)
+        expected = bench.response(request)
+        await bench.until(lambda: len(bench.frames) == len(expected), 2000)
+        bench.check_frames(bench.frames, expected)
+        assert not bench.openings
+        bench.ctx.set(bench.dut.trackers_full, 0)
+        await bench.until(lambda: len(bench.openings) == 1)
+        await bench.until(lambda: len(bench.frames) == len(expected) + 1)
+        assert bench.opcodes()[-1] == READ
+
+    bench.run(script)
+
+
+def test_a_bucket_below_zero_stops_the_next_datagram():
+    """One datagram empties a small bucket; the next one goes when its debt is paid, not before."""
+    bench = TurnsBench(400, latency=(0, 0))
+    bench.set_qp(0)
+
+    async def script(bench):
+        bench.write_qp(0, send_rate=600 * 256, send_burst=0)
+        await bench.written()
+        wqe = bench.post(0, WRITE_RECORD, 0, 1408 * 4)
+        expected = bench.reference(0, wqe, 1)
+        await bench.until(lambda: len(bench.frames) == len(expected), 16 * TICK_CYCLES)
+        bench.check_frames(bench.frames, expected)
+        # A frame and its 24 octets take 1506 + 24: three ticks each, the first two from 64 octets.
+        begins = [begin // TICK_CYCLES for _, begin in bench.frame_times]
+        gaps = [after - before for before, after in zip(begins, begins[1:], strict=False)]
+        octets = [wire_octets(len(frame)) for frame in expected]
+        level, ticks = 64, []
+        for size in octets[:-1]:
+            level -= size
+            count = 0
+            while level <= 0:
+                level += 600
+                count += 1
+            level = min(level, 64)
+            ticks.append(count)
+        assert all(abs(gap - count) <= 1 for gap, count in zip(gaps, ticks, strict=True)), (
+            f"{gaps} ticks, not {ticks}"
+        )
+        assert abs(sum(gaps) - sum(ticks)) <= 1, f"{gaps} ticks, not {ticks}"
+
+    bench.run(script)
+
+
+def test_a_failed_queue_pair_responds_no_more():
+    """8.1: it sends nothing more, until its row is written."""
+    bench = TurnsBench(500)
+    bench.set_qp(0)
+
+    async def script(bench):
+        expected = bench.response(bench.request(0, 0, 120_000))
+        await bench.until(lambda: len(bench.frames) == 2)
+        bench.ctx.set(bench.dut.failed, 1)
+        # What is cut by now goes out.
+        await bench.idle(200 * 45)
+        sent = len(bench.frames)
+        assert sent < len(expected), "all of it went out"
+        await bench.idle(600)
+        assert len(bench.frames) == sent
+        bench.ctx.set(bench.dut.failed, 0)
+        await bench.until(lambda: len(bench.frames) == len(expected))
+        bench.check_frames(bench.frames, expected)
+
+    bench.run(script)
+
+
+def test_reset_discards_responses():
+    """Those under way, those that wait, and one that comes from the receive side just after."""
+    bench = TurnsBench(600, n_read=4)
+    bench.set_qp(0)
+    bench.set_qp(1)
+
+    async def script(bench):
+        for number in range(4):
+            bench.request(0, 0, 50_000 + number)
+        await bench.until(lambda: len(bench.frames) == 2)
+        bench.set_qp(0, state=QpState.RESET)
+        bench.reset_qp(0)
+        await bench.until(lambda: not bench.doorbells)
+        await bench.idle(40)
+        bench.request(0, 0, 3000)
+        await bench.idle(9000)
+        sent = len(bench.frames)
+        bench.set_qp(0)
+        await bench.idle(1000)
+        assert len(bench.frames) == sent, "an old response went out"
+        # All slots are there again.
+        expected = []
+        for number in range(9):
+            expected.append(bench.response(bench.request(number % 2, 10, 200)))
+        await bench.until(lambda: len(bench.frames) == sent + 9)
+        got = sorted(bench.frames[sent:])
+        bench.check_frames(got, sorted(frame for frames in expected for frame in frames))
+
+    bench.run(script)
+
+
+def test_queue_pairs_that_may_not_send_cost_the_others_nothing():
+    """Fifteen empty buckets and a QP without a rate: that one has the whole line."""
+    bench = TurnsBench(700, latency=(50, 50), wire=True, n_qp=16)
+    bench.set_qp(0, sq_log2=7, sq_addr=0x8000 // 64)
+
+    async def script(bench):
+        for qpn in range(1, 16):
+            bench.write_qp(qpn, send_rate=1, send_burst=0)
+            await bench.written()
+            bench.post(qpn, WRITE_RECORD, 0, 3000)
+        await bench.until(lambda: len(bench.frames) == 15)
+        await bench.idle(500)
+        assert len(bench.frames) == 15
+        expected = []
+        for msn in range(1, 61):
+            wqe = bench.post(0, WRITE_RECORD, 64 * msn, 64, ring=False)
+            expected += bench.reference(0, wqe, msn)
+        bench.ring(0)
+        await bench.until(lambda: len(bench.frames) == 75)
+        bench.check_frames(bench.frames[15:], expected)
+        begins = [begin for _, begin in bench.frame_times[15:]]
+        needed = sum(wire_octets(len(frame)) / 8 for frame in expected[:-1])
+        took = begins[-1] - begins[0]
+        assert took <= needed * 1.01, f"{took} cycles, the wire takes {needed}"
+
+    bench.run(script)
+
+
+def test_rate_while_another_takes_the_rest():
+    """1 Gb/s within 1 %, in octets on the wire, and the line is never idle."""
+    bench = TurnsBench(800, latency=(20, 20), wire=True, max_mtu=9000)
+    bench.set_qp(2, path_mtu=9000)
+
+    async def script(bench):
+        rate = round(1e9 / 8 * TICK_CYCLES / bench.parameters.clock_hz * 256)
+        bench.write_qp(1, send_rate=rate, send_burst=47)
+        await bench.written()
+        bench.post(1, WRITE_RECORD, 0, 100_000, flags=WqeFlag.SIGNALED)
+        bench.post(2, WRITE_RECORD, 64, 125_000)
+        for _ in range(7):
+            bench.post(2, WRITE_RECORD, 64, 125_000)
+        await bench.until(lambda: len(bench.completions) == 1, 200_000)
+        ports = [frame[35] & 15 for frame in bench.frames]
+        mine = [place for place, port in enumerate(ports) if port == 1]
+        # From the second frame on, when the bucket's first fill is spent.
+        first, last = mine[3], mine[-1]
+        cycles = bench.frame_times[last][1] - bench.frame_times[first][1]
+        octets = sum(wire_octets(len(bench.frames[place])) for place in mine[3:-1])
+        measured = octets * 8 / cycles * bench.parameters.clock_hz
+        print(f"{measured / 1e6:.1f} Mb/s")
+        assert abs(measured / 1e9 - 1) < 0.01, f"{measured / 1e6:.1f} Mb/s"
+        total = sum(wire_octets(len(frame)) for frame in bench.frames[first:last])
+        assert total / 8 >= 0.99 * cycles, f"{total / 8 / cycles:.3f} of the line"
+
+    bench.run(script)
