@@ -376,21 +376,19 @@ def test_closing_waits_for_copies_under_way():
     async def traffic(ctx):
         """Copies every 10 cycles, each settled 6 cycles later, for ever."""
         ctx.set(dut.offered, 1)
-        await ctx.tick().until(dut.request.active)
+        while not ctx.get(dut.request.active):
+            await ctx.tick()
         # Until the frames that had come before the write can be queued.
-        await ctx.tick().repeat(25)
-        for number in range(40 * copies):
-            ctx.set(dut.taken, 1)
-            ctx.set(dut.passed, number % copies == copies - 1)
-            left.append(number)
+        for _ in range(25):
             await ctx.tick()
-            ctx.set(dut.taken, 0)
-            ctx.set(dut.passed, 0)
-            await ctx.tick().repeat(5)
-            ctx.set(dut.settled, 1)
+        for cycle in range(10 * 40 * copies):
+            number, phase = divmod(cycle, 10)
+            ctx.set(dut.taken, phase == 0)
+            ctx.set(dut.passed, phase == 0 and number % copies == copies - 1)
+            ctx.set(dut.settled, phase == 6)
+            if phase == 0:
+                left.append(number)
             await ctx.tick()
-            ctx.set(dut.settled, 0)
-            await ctx.tick().repeat(3)
 
     async def run(ctx):
         await ctx.tick().repeat(5)
