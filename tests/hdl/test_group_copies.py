@@ -10,6 +10,7 @@ from amaranth.sim import Simulator
 
 from tests.seeds import seeds
 from uwarp.contract import GROUP_ENTRY, GROUP_MEMBERS, Counter, Parameters
+from uwarp_hdl.iwarp.message_close import MessageClose
 from uwarp_hdl.layouts import Datagram, PacketBeat
 from uwarp_hdl.net.group_copies import GroupCopies
 from uwarp_hdl.net.group_table import GroupTable
@@ -363,3 +364,45 @@ def test_a_row_written_while_datagrams_wait(seed):
 
     bench.run(run)
     assert bench.packets()[0] == [item for items in wanted for item in items], f"{seed=}"
+
+
+def test_closing_waits_for_copies_under_way():
+    """MESSAGES_CLOSE: the datagrams that waited have gone, each to its last member, whatever comes
+    behind them; a copy that is not there yet is no end of the queue."""
+    waited, copies = 3, 5
+    dut = MessageClose(waited)
+    left = []
+
+    async def traffic(ctx):
+        """Copies every 10 cycles, each settled 6 cycles later, for ever."""
+        ctx.set(dut.offered, 1)
+        while not ctx.get(dut.request.active):
+            await ctx.tick()
+        # Until the frames that had come before the write can be queued.
+        for _ in range(25):
+            await ctx.tick()
+        for cycle in range(10 * 40 * copies):
+            number, phase = divmod(cycle, 10)
+            ctx.set(dut.taken, phase == 0)
+            ctx.set(dut.passed, phase == 0 and number % copies == copies - 1)
+            ctx.set(dut.settled, phase == 6)
+            if phase == 0:
+                left.append(number)
+            await ctx.tick()
+
+    async def run(ctx):
+        await ctx.tick().repeat(5)
+        ctx.set(dut.request, {"active": 1, "target": 0, "row": 1})
+        for _ in range(1000):
+            await ctx.tick()
+            if ctx.get(dut.ending.active):
+                break
+        else:
+            raise AssertionError("it never ends")
+        assert len(left) == waited * copies, f"closing begins after copy {len(left)}"
+
+    simulator = Simulator(dut)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(run)
+    simulator.add_testbench(traffic, background=True)
+    simulator.run()
