@@ -186,7 +186,7 @@ ERRORS = {
     "immediate in Write": ({"opcode": WRITE, "flags": IMMEDIATE}, Status.LOC_QP_OP_ERR),
     "immediate in Send": ({"opcode": SEND, "flags": IMMEDIATE}, Status.LOC_QP_OP_ERR),
     "solicited Write": ({"opcode": WRITE, "flags": SOLICITED}, Status.LOC_QP_OP_ERR),
-    "operation first": ({"opcode": 1, "sge_lkey": 0}, Status.LOC_QP_OP_ERR),
+    "operation first": ({"opcode": 2, "sge_lkey": 0}, Status.LOC_QP_OP_ERR),
     "granule too big for a Send": (
         {"opcode": SEND, "granule_log2": 11, "length": 1451, "sge_length": 1451, "sge_lkey": 0},
         Status.LOC_LEN_ERR,
