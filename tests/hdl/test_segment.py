@@ -2,6 +2,7 @@
 
 import random
 from collections import defaultdict, deque
+from itertools import pairwise
 
 import pytest
 from amaranth.sim import Simulator
@@ -19,14 +20,15 @@ class SegmenterBench:
     def __init__(self, seed, stall):
         self.rng, self.seed, self.stall = random.Random(seed), seed, stall
         self.dut = Segmenter(PARAMETERS)
-        self.messages, self.resets = deque(), deque()
+        self.inputs, self.resets = deque(), deque()
         self.segments, self.jobs = [], []
+        self.ended = deque()
         self.states = [QpState.RTS] * PARAMETERS.n_qp
         self.failed = set()
         self.free = deque(range(PARAMETERS.n_qp + 32))
         print(f"seed {seed}")
 
-    def message(self, qpn, opcode, length, **fields):
+    def message(self, qpn, opcode, length, n_pieces=1, **fields):
         path_mtu = self.rng.choice((576, 1500, 4321, 9000))
         room = path_mtu - 32 - HEADERS[opcode]
         granule_log2 = self.rng.randint(6, room.bit_length() - 1)
@@ -36,18 +38,26 @@ class SegmenterBench:
             "opcode": opcode,
             "length": length,
             "remote_to": self.rng.getrandbits(64),
-            "address": self.rng.getrandbits(60),
             "room": room,
             "granule_mask": (1 << granule_log2) - 1,
             "index": self.rng.getrandbits(16),
         } | fields
-        self.messages.append(message)
-        return message | {"path_mtu": path_mtu, "granule": 1 << granule_log2}
+        cuts = {self.rng.randrange(1, length) for _ in range(n_pieces - 1)} if length > 1 else ()
+        spans = [
+            (self.rng.getrandbits(60), end - start)
+            for start, end in pairwise([0, *sorted(cuts), length])
+            if length
+        ]
+        for index, (address, octets) in enumerate(spans):
+            piece = {"valid": 1, "slot": message["slot"], "index": index}
+            self.inputs.append(("piece", piece | {"address": address, "length": octets}))
+        self.inputs.append(("message", message))
+        return message | {"path_mtu": path_mtu, "granule": 1 << granule_log2, "spans": spans}
 
     async def cycle(self, ctx):
         dut = self.dut
         _, _, *values = await ctx.tick().sample(
-            dut.messages.valid & dut.messages.ready,
+            (dut.messages.valid & dut.messages.ready) | dut.pieces.valid,
             dut.resets.valid & dut.resets.ready,
             dut.segments.valid & dut.segments.ready,
             dut.segments.payload,
@@ -55,21 +65,26 @@ class SegmenterBench:
             dut.reads.payload,
             dut.qp.index,
         )
-        message_taken, reset_taken, segment_given, segment, job_given, job, index = values
-        if message_taken:
-            self.messages.popleft()
+        input_taken, reset_taken, segment_given, segment, job_given, job, index = values
+        if input_taken:
+            self.inputs.popleft()
         if reset_taken:
             self.resets.popleft()
         if segment_given:
             self.segments.append({name: getattr(segment, name) for name in self.names})
             if segment.last:
-                self.free.append(segment.slot)
+                self.ended.append(segment.slot)
+        # A slot is free only long after its last octets were asked for.
+        if len(self.ended) > 4:
+            self.free.append(self.ended.popleft())
         if job_given:
-            self.jobs.append((job.address, job.length, job.place))
+            self.jobs.append((job.address, job.length, job.place, job.final))
         ctx.set(dut.qp.row.as_value(), QP_ENTRY.to_int(state=self.states[index]))
-        ctx.set(dut.messages.valid, bool(self.messages))
-        if self.messages:
-            ctx.set(dut.messages.payload, self.messages[0])
+        kind, item = self.inputs[0] if self.inputs else (None, {})
+        ctx.set(dut.pieces, item if kind == "piece" else {"valid": 0})
+        ctx.set(dut.messages.valid, kind == "message")
+        if kind == "message":
+            ctx.set(dut.messages.payload, item)
         ctx.set(dut.resets.valid, bool(self.resets))
         if self.resets:
             ctx.set(dut.resets.payload, self.resets[0])
@@ -99,6 +114,19 @@ class SegmenterBench:
         simulator.run()
 
 
+def jobs_of(spans, first, octets, place):
+    """The read jobs of ``octets`` octets from octet ``first`` of a message on."""
+    jobs = []
+    for address, length in spans:
+        part = min(octets, length - first)
+        if part > 0:
+            octets -= part
+            jobs.append((address + first, part, place, int(octets == 0)))
+            place = (place + part) % 8
+        first = max(0, first - length)
+    return jobs
+
+
 @pytest.mark.parametrize("stall", [0.0, 0.4])
 def test_cuts(stall):
     """Random messages of all QPs: every segment, every read, in the order of each QP."""
@@ -111,7 +139,8 @@ def test_cuts(stall):
             await bench.until(ctx, lambda: len(bench.free) > 0)
             opcode = bench.rng.choice(tuple(HEADERS))
             length = bench.rng.choice((0, 1, bench.rng.randrange(2000), bench.rng.randrange(30000)))
-            item = bench.message(bench.rng.randrange(4), opcode, length)
+            pieces_of_it = bench.rng.randint(1, 4)
+            item = bench.message(bench.rng.randrange(4), opcode, length, pieces_of_it)
             length, qpn = item["length"], item["qpn"]
             msns[qpn] += opcode != WRITE
             cut = pieces(opcode, length, item["path_mtu"], item["remote_to"], item["granule"])
@@ -121,11 +150,8 @@ def test_cuts(stall):
                 last = int(mo + octets == length)
                 size = 42 + HEADERS[opcode] + octets + 4
                 expected[qpn].append((item["index"], mo, octets, to, msn, last, size, length))
-                reads[qpn, len(expected[qpn])] = (
-                    item["address"] + mo,
-                    octets,
-                    4 * (opcode == SEND),
-                )
+                place = 4 * (opcode == SEND)
+                reads[qpn, len(expected[qpn])] = jobs_of(item["spans"], mo, octets, place)
             await bench.cycle(ctx)
         total = sum(map(len, expected.values()))
         await bench.until(ctx, lambda: len(bench.segments) == total, 20_000)
@@ -141,7 +167,7 @@ def test_cuts(stall):
         qpn = segment["qpn"]
         got[qpn].append(tuple(segment[name] for name in names))
         if segment["length"]:
-            jobs.append(reads[qpn, len(got[qpn])])
+            jobs += reads[qpn, len(got[qpn])]
     assert got == expected, f"seed {bench.seed}"
     assert bench.jobs == jobs, f"seed {bench.seed}"
 
@@ -152,7 +178,7 @@ def test_a_segment_in_7_cycles():
     async def script(ctx):
         for qpn in range(4):
             bench.message(qpn, WRITE_RECORD, 200_000)
-        await bench.until(ctx, lambda: not bench.messages)
+        await bench.until(ctx, lambda: not bench.inputs)
         before = len(bench.segments)
         for _ in range(700):
             await bench.cycle(ctx)

@@ -6,9 +6,10 @@ Frames are compared with those of ``uwarp.wire``.
 
 from collections import deque
 
+import pytest
 from transmit_bench import DATA, IPV4, MAC, PEER_MAC, WRITE_RECORD, Bench
 
-from uwarp.contract import TICK_CYCLES, QpState, WqeFlag
+from uwarp.contract import TICK_CYCLES, QpState
 from uwarp.wire import Opcode, Segment, UdpFrame, ipv4_of, mapped_ipv4, segments, wire_octets
 
 READ = 0x1
@@ -207,13 +208,13 @@ def test_a_bucket_below_zero_stops_the_next_datagram():
     bench.set_qp(0)
 
     async def script(bench):
-        bench.write_qp(0, send_rate=600 * 256, send_burst=0)
+        bench.write_qp(0, send_rate=900 * 256, send_burst=0)
         await bench.written()
         wqe = bench.post(0, WRITE_RECORD, 0, 1408 * 4)
         expected = bench.reference(0, wqe, 1)
         await bench.until(lambda: len(bench.frames) == len(expected), 16 * TICK_CYCLES)
         bench.check_frames(bench.frames, expected)
-        # A frame and its 24 octets take 1506 + 24: three ticks each, the first two from 64 octets.
+        # What a frame takes beyond the 64 octets of the bucket is gained again in whole ticks.
         begins = [begin // TICK_CYCLES for _, begin in bench.frame_times]
         gaps = [after - before for before, after in zip(begins, begins[1:], strict=False)]
         octets = [wire_octets(len(frame)) for frame in expected]
@@ -222,7 +223,7 @@ def test_a_bucket_below_zero_stops_the_next_datagram():
             level -= size
             count = 0
             while level <= 0:
-                level += 600
+                level += 900
                 count += 1
             level = min(level, 64)
             ticks.append(count)
@@ -237,17 +238,17 @@ def test_a_bucket_below_zero_stops_the_next_datagram():
 def test_a_failed_queue_pair_responds_no_more():
     """8.1: it sends nothing more, until its row is written."""
     bench = TurnsBench(500)
-    bench.set_qp(0)
+    bench.set_qp(0, path_mtu=576)
 
     async def script(bench):
-        expected = bench.response(bench.request(0, 0, 120_000))
+        expected = bench.response(bench.request(0, 0, 40_000))
         await bench.until(lambda: len(bench.frames) == 2)
         bench.ctx.set(bench.dut.failed, 1)
         # What is cut by now goes out.
-        await bench.idle(200 * 45)
+        await bench.idle(80 * 45)
         sent = len(bench.frames)
         assert sent < len(expected), "all of it went out"
-        await bench.idle(600)
+        await bench.idle(300)
         assert len(bench.frames) == sent
         bench.ctx.set(bench.dut.failed, 0)
         await bench.until(lambda: len(bench.frames) == len(expected))
@@ -259,22 +260,22 @@ def test_a_failed_queue_pair_responds_no_more():
 def test_reset_discards_responses():
     """Those under way, those that wait, and one that comes from the receive side just after."""
     bench = TurnsBench(600, n_read=4)
-    bench.set_qp(0)
+    bench.set_qp(0, path_mtu=576)
     bench.set_qp(1)
 
     async def script(bench):
         for number in range(4):
-            bench.request(0, 0, 50_000 + number)
+            bench.request(0, 0, 30_000 + number)
         await bench.until(lambda: len(bench.frames) == 2)
-        bench.set_qp(0, state=QpState.RESET)
+        bench.set_qp(0, state=QpState.RESET, path_mtu=576)
         bench.reset_qp(0)
         await bench.until(lambda: not bench.doorbells)
         await bench.idle(40)
         bench.request(0, 0, 3000)
-        await bench.idle(9000)
+        await bench.idle(80 * 45)
         sent = len(bench.frames)
         bench.set_qp(0)
-        await bench.idle(1000)
+        await bench.idle(500)
         assert len(bench.frames) == sent, "an old response went out"
         # All slots are there again.
         expected = []
@@ -315,30 +316,34 @@ def test_queue_pairs_that_may_not_send_cost_the_others_nothing():
     bench.run(script)
 
 
-def test_rate_while_another_takes_the_rest():
-    """1 Gb/s within 1 %, in octets on the wire, and the line is never idle."""
-    bench = TurnsBench(800, latency=(20, 20), wire=True, max_mtu=9000)
-    bench.set_qp(2, path_mtu=9000)
+@pytest.mark.parametrize(
+    ("ticks", "within"), [(8, 0.25), pytest.param(300, 0.01, marks=pytest.mark.soak)]
+)
+def test_rate_while_another_takes_the_rest(ticks, within):
+    """1 Gb/s of octets on the wire, and the line is never idle. What a bucket holds for a moment
+    makes up for less than ``within`` of ``ticks``."""
+    bench = TurnsBench(800, latency=(20, 20), wire=True)
+    bench.set_qp(2)
 
     async def script(bench):
-        rate = round(1e9 / 8 * TICK_CYCLES / bench.parameters.clock_hz * 256)
-        bench.write_qp(1, send_rate=rate, send_burst=47)
+        rate = 1e9 / 8 / bench.parameters.clock_hz * TICK_CYCLES
+        bench.write_qp(1, send_rate=round(256 * rate), send_burst=15, path_mtu=576)
         await bench.written()
-        bench.post(1, WRITE_RECORD, 0, 100_000, flags=WqeFlag.SIGNALED)
-        bench.post(2, WRITE_RECORD, 64, 125_000)
-        for _ in range(7):
-            bench.post(2, WRITE_RECORD, 64, 125_000)
-        await bench.until(lambda: len(bench.completions) == 1, 200_000)
-        ports = [frame[35] & 15 for frame in bench.frames]
-        mine = [place for place, port in enumerate(ports) if port == 1]
-        # From the second frame on, when the bucket's first fill is spent.
-        first, last = mine[3], mine[-1]
-        cycles = bench.frame_times[last][1] - bench.frame_times[first][1]
-        octets = sum(wire_octets(len(bench.frames[place])) for place in mine[3:-1])
-        measured = octets * 8 / cycles * bench.parameters.clock_hz
-        print(f"{measured / 1e6:.1f} Mb/s")
-        assert abs(measured / 1e9 - 1) < 0.01, f"{measured / 1e6:.1f} Mb/s"
-        total = sum(wire_octets(len(frame)) for frame in bench.frames[first:last])
-        assert total / 8 >= 0.99 * cycles, f"{total / 8 / cycles:.3f} of the line"
+        bench.post(1, WRITE_RECORD, 0, 120_000)
+        for _ in range(1 + ticks // 12):
+            bench.post(1, WRITE_RECORD, 0, 120_000)
+            bench.post(2, WRITE_RECORD, 64, 120_000)
+        # Let the bucket's first fill go, and the queue of segments fill up.
+        await bench.idle((3 if ticks < 100 else 10) * TICK_CYCLES)
+        before = len(bench.frames)
+        await bench.idle(ticks * TICK_CYCLES)
+        octets = {1: 0, 2: 0}
+        for frame in bench.frames[before:]:
+            octets[frame[35] & 15] += wire_octets(len(frame))
+        await bench.until(lambda: bench.partial == b"")
+        print(f"{octets[1] / ticks:.1f} and {octets[2] / ticks:.1f} octets a tick")
+        assert abs(octets[1] / ticks / rate - 1) < within, f"{octets[1]} octets, {ticks=}"
+        line = 8 * TICK_CYCLES
+        assert sum(octets.values()) / ticks > line - 1600 / ticks
 
     bench.run(script)

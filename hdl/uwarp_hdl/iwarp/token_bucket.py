@@ -72,7 +72,8 @@ class TokenBuckets(wiring.Component):
         Strobe: this QP's row is written. Within 16 cycles its bucket is full; as long no other row
         may be written.
     charge : In(charge_layout)
-        At least 4 cycles apart. A frame shorter than the shortest is charged as that.
+        At least 4 cycles apart, and 8 on average: then refills keep up. A frame shorter than the
+        shortest is charged as that.
     look, dry : In, Out(1)
         ``dry`` answers ``look`` in the same cycle: the QP has a rate and nothing in its bucket.
     wakes : Out(stream of QPN)
