@@ -2,5 +2,4 @@
 
 __all__ = ["KINDS"]
 
-KINDS = ("model",)
-"""``"rtl"``, ``"rtl+model"`` and ``"model+rtl"`` are the others."""
+KINDS = ("model", "rtl", "rtl+model", "model+rtl")
