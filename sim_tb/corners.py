@@ -5,27 +5,41 @@ from dataclasses import replace
 from uwarp.contract import (
     DROPS,
     TICK_CYCLES,
+    Access,
+    CloseTarget,
     Counter,
     QpState,
     Register,
     Status,
     Table,
+    WqeFlag,
     outcome_sum,
 )
-from uwarp.wire import ETHERTYPE_QINQ, ETHERTYPE_VLAN, Opcode, append_crc
+from uwarp.wire import (
+    BROADCAST_IPV4,
+    BROADCAST_MAC,
+    ETHERTYPE_QINQ,
+    ETHERTYPE_VLAN,
+    Opcode,
+    append_crc,
+    mapped_ipv4,
+)
 
 from .fuzz import repaired, with_options
+from .grouping import GROUP6_MAC, GROUP_IP, GROUP_IPV6, GROUP_MAC, create_group
+from .reading import PEER_PORT, Requester, read_request, readable
 from .receiving import receive_wqe
-from .stage import ANY_OPCODE, IPV6, PD, PEER_IPV6
+from .stage import ANY_OPCODE, IPV6, LONG, PD, PEER_IPV6, Region
 from .trials import PARAMETERS, Trial
 
-__all__ = ["SLOW", "corners", "overload", "stags", "zero_length"]
+__all__ = ["SLOW", "corners", "groups", "overload", "reads", "stags", "zero_length"]
 
 SLOW = 10_000
 """Cycles that memory takes to answer a write in an overload."""
 
 _SIX = {"ip_version": 6, "source_ip": PEER_IPV6, "dest_ip": IPV6}
 _SIZE, _FRAMES = 1000, 120
+_SETTLED = 2000  # cycles after which a WQE that waits has been fetched
 _TAGS = [
     b"",
     ETHERTYPE_VLAN.to_bytes(2, "big") + b"\0\1",
@@ -184,6 +198,170 @@ async def _granules(trial: Trial) -> None:
     completions = (await trial.check())[1]
     assert [entry.status for entry in completions].count(Status.PARTIAL) == 1
     assert len(completions) == 2 + len(flat)
+
+
+async def reads(trial: Trial) -> None:
+    """What random Reads may miss: every header, trackers and regions that go, unreadable octets."""
+    source = await readable(trial)
+    reader = Requester(trial, 5)
+    await _headers_of_reads(trial, reader, source)
+    await _no_tracker_for_a_read(trial, reader)
+    await _unreadable(trial)
+
+
+async def _headers_of_reads(trial: Trial, reader: Requester, source: Region) -> None:
+    """Requests and answers behind every header, and cut ones; an answer of no octets."""
+    cut = [append_crc(bytes((0x41, 0x41)) + bytes(43)), append_crc(bytes((0x81, 0x4D)) + bytes(27))]
+    await trial.deliver([trial.datagram(octets, 5) for octets in cut])
+    work, answer = reader.post(64, 6 * 64)
+    await trial.post_send(5, work)
+    six_work, six_answer = Requester(trial, 12).post(4096, 6 * 64)
+    await trial.create_qp(
+        12,
+        state=QpState.RTS,
+        pd=PD,
+        opcodes=ANY_OPCODE,
+        path_mtu=1500,
+        timeout=LONG,
+        udp_port=trial.port(12),
+        sq_wide=1,
+        send_cq=5,
+        recv_cq=1,
+    )
+    await trial.open_port(60003, 12)
+    flags = six_work["flags"] | WqeFlag.IPV6
+    await trial.post_send(12, six_work | {"flags": flags, "dest_ipv6": PEER_IPV6})
+    await trial.check()
+    frames, refused = [], 0
+    for segments, qpn, fields in (
+        (answer, 5, {}),
+        (six_answer, 12, _SIX | {"dest_port": 60003}),
+    ):
+        (whole,) = segments
+        wrong = {"mo": 1}, {"stag": whole.stag ^ 1}, {"to": whole.to + 64}, {"mlen": whole.mlen + 1}
+        bad = [replace(whole, **change) for change in wrong]
+        refused += len(bad)
+        frames += [trial.frame(item, qpn, source_port=PEER_PORT, **fields) for item in bad]
+        for number, tags in enumerate(_TAGS):
+            piece = replace(whole, to=whole.to + 128 * number, mo=128 * number, last=False)
+            piece = replace(piece, payload=whole.payload[128 * number : 128 * (number + 1)])
+            asked = read_request(trial, source, number, 9)
+            for item in (replace(piece, payload=b""), piece, asked):
+                frame = trial.frame(item, qpn, source_port=PEER_PORT, **fields)
+                frames.append(frame[:12] + tags + frame[12:])
+    before = await trial.counters(trial.model)
+    await trial.deliver(frames)
+    completions = (await trial.check())[5]
+    after = await trial.counters(trial.model)
+    assert [entry.status for entry in completions] == [Status.SUCCESS] * 2
+    assert after[Counter.RX_PLACED] == before[Counter.RX_PLACED] + len(frames) - refused
+    assert after[Counter.TX_FRAMES] == before[Counter.TX_FRAMES] + 2 * len(_TAGS)
+
+
+async def _no_tracker_for_a_read(trial: Trial, reader: Requester) -> None:
+    """7.7: a Read waits for a tracker, and its region is another when there is one."""
+    taken = [
+        trial.record(trial.mapped, 512 * n, 300, path_mtu=62 + 64)
+        for n in range(PARAMETERS.n_tracker)
+    ]
+    await trial.deliver([trial.frame(message[0]) for message in taken])
+    await trial.check()
+    work, answer = reader.post(512 * len(taken), 700)
+    before = await trial.counters(trial.model)
+    await trial.post_send(5, work)
+    await trial.nic.wait(_SETTLED)
+    assert await trial.counters(trial.nic) == before
+    key = trial.mapped.stag & 0xFF
+    await trial.change_row(Table.REGION, trial.mapped.stag >> 8, {"key": key ^ 1})
+    await trial.write_register(
+        Register.MESSAGES_CLOSE, CloseTarget.REGION << 16 | trial.mapped.stag >> 8
+    )
+    completions = await trial.check()
+    assert [entry.status for entry in completions[5]] == [Status.NO_TRACKER]
+    assert len(completions[1]) == len(taken)
+    await trial.change_row(Table.REGION, trial.mapped.stag >> 8, {"key": key})
+    await trial.deliver([reader.frame(item) for item in answer])
+    await trial.check()
+
+    # The next one opens, is answered in part, and closed by the host.
+    work, answer = reader.post(512, 3000)
+    await trial.post_send(5, work)
+    await trial.check()
+    await trial.deliver([reader.frame(answer[0])])
+    await trial.check()
+    await trial.write_register(Register.MESSAGES_CLOSE, CloseTarget.QP << 16 | 5)
+    (completion,) = (await trial.check())[5]
+    assert (completion.status, completion.msn) == (Status.PARTIAL, answer[0].msn)
+    assert completion.valid > 0
+
+
+async def _unreadable(trial: Trial) -> None:
+    """8.1, 8.2: octets that a peer reads, or writes, and that no memory answers for."""
+    access = Access.REMOTE_READ | Access.REMOTE_WRITE
+    hole = await trial.register(12, 4096, access, base_to=0, at=0x66 << 40)
+    await trial.create_event_ring(4)
+    before = await trial.counters(trial.model)
+    await trial.deliver([trial.frame(read_request(trial, hole, 0, 90), 5)])
+    await trial.check()
+    await trial.deliver([trial.frame(trial.write(hole, 0, 9), 5)])
+    await trial.check()
+    await trial.deliver([trial.frame(trial.write(trial.plain, 0, 9), 5)])
+    await trial.check()
+    after = await trial.counters(trial.model)
+    assert after[Counter.TX_FRAMES] == before[Counter.TX_FRAMES]
+    assert after[Counter.DMA_ERRORS] == before[Counter.DMA_ERRORS] + 2
+    assert after[Counter.DROP_QP_STATE] == before[Counter.DROP_QP_STATE] + 1
+
+
+async def groups(trial: Trial) -> None:
+    """What random group datagrams may miss: each of the checks around them, of either family."""
+    address = mapped_ipv4(GROUP_IP)
+    ports = {"four": 5353, "six": 5354, "empty": 5355, "beyond": 5356, "one": 5357, "all": 5358}
+    members = (1, 2, PARAMETERS.n_qp, 3)
+    await create_group(trial, 1, address, ports["four"], members)
+    await create_group(trial, 2, GROUP_IPV6, ports["six"], (2, 1))
+    await create_group(trial, 3, address, ports["empty"], ())
+    await create_group(trial, PARAMETERS.n_group, address, ports["beyond"], (1,))
+    await create_group(trial, 5, address, ports["one"], (1,))
+    await create_group(trial, 6, mapped_ipv4(BROADCAST_IPV4), ports["all"], (1, 2))
+    for qpn in (1, 2):
+        await trial.post_receive(qpn, *(receive_wqe(trial.local, 64 * n, 9) for n in range(20)))
+    four = {"dest_mac": GROUP_MAC, "dest_ip": GROUP_IP, "dest_port": ports["four"]}
+    six = _SIX | {"dest_mac": GROUP6_MAC, "dest_ip": GROUP_IPV6, "dest_port": ports["six"]}
+    everybody = {"dest_mac": BROADCAST_MAC, "dest_ip": BROADCAST_IPV4, "dest_port": ports["all"]}
+    placed = 0
+    frames = []
+    for to, count in ((four, 2), (six, 2), (everybody, 2), (four | {"dest_port": 5357}, 1)):
+        for opcode in (Opcode.SEND, Opcode.SEND_SOLICITED, Opcode.SEND_IMMEDIATE):
+            frames.append(trial.frame(trial.send(9, opcode), **to))
+            placed += count
+    good = trial.frame(trial.send(9), **four)
+    spoilt = [repaired(good[:20] + b"\x20" + good[21:], crc=False, udp=False)]  # MF
+    spoilt.append(good[:14] + b"\x44" + good[15:])
+    spoilt += [good[:place] + bytes((good[place] ^ 1,)) + good[place + 1 :] for place in (24, 50)]
+    spoilt.append(repaired(spoilt[-1], crc=False))
+    spoilt += [trial.frame(trial.send(9), **four | {"dest_port": ports[n]}) for n in ("empty",)]
+    spoilt.append(trial.frame(trial.send(9), **four | {"dest_port": ports["beyond"]}))
+    spoilt.append(trial.frame(trial.send(9), **four | {"dest_ip": GROUP_IP ^ 1}))
+    spoilt.append(trial.frame(trial.send(9), dest_port=ports["four"]))
+    spoilt.append(trial.frame(read_request(trial, trial.plain, 0, 9), **four))
+    (record,) = trial.record(trial.plain, 0, 9)
+    for opcode in (Opcode.WRITE_RECORD, Opcode.READ_RESPONSE_RECORD, Opcode.WRITE):
+        spoilt.append(trial.frame(replace(record, opcode=opcode), **four))
+    frames += spoilt
+    trial.rng.shuffle(frames)
+    before = await trial.counters(trial.model)
+    await trial.deliver(frames)
+    await trial.check()
+    after = await trial.counters(trial.model)
+    assert after[Counter.RX_PLACED] == before[Counter.RX_PLACED] + placed
+    assert after[Counter.DROP_QP_STATE] == before[Counter.DROP_QP_STATE] + 3 * 2
+    found = {
+        counter: after[counter] - before[counter]
+        for counter in (Counter.DROP_MAC_FILTER, Counter.DROP_UDP_CHECKSUM, Counter.DROP_CRC)
+    }
+    assert list(found.values()) == [6, 1, 1], found
+    assert after[Counter.DROP_OPCODE] == before[Counter.DROP_OPCODE] + 4
 
 
 async def zero_length(trial: Trial) -> None:

@@ -1,10 +1,12 @@
 """Which conditions of the written rule the frames of a run have met: ``python -m sim_tb.coverage``.
 
-The conditions are those of ``docs/device.md``, sections 2 to 4, each branch of each numbered item
-by itself, and the counters. A frame meets a condition when the NIC and the model have agreed on
-what became of it; the octets of the frame and the state of the model before and after it say which.
+The conditions are those of ``docs/device.md``, sections 2 to 4 and what section 7 says of Reads,
+responses and frames that come in again, each branch of each numbered item by itself, and the
+counters. A frame meets a condition when the NIC and the model have agreed on what became of it; the
+octets of the frame and the state of the model before and after it say which.
 The run puts on one NIC of the rtl form: a sample of the header matrix, the scenarios of faults,
-addresses and peers, trials of messages, of mutated frames, and corners that those may miss.
+addresses, peers, Reads and groups, trials of messages, of mutated frames, and corners that those
+may miss.
 """
 
 import argparse
@@ -14,15 +16,30 @@ from collections import Counter as Multiset
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from uwarp.contract import DROPS, RECV_WQE, Access, Counter, QpState, Status
-from uwarp.model import MemoryFault
-from uwarp.model.tables import RegionRow
+from uwarp.contract import DROPS, RECV_WQE, Access, CloseTarget, Counter, QpState, Status
+from uwarp.model import MemoryFault, Rnic
+from uwarp.model.closed import Kind
+from uwarp.model.reads import Response
+from uwarp.model.rnic import Way
+from uwarp.model.tables import QueuePair, RegionRow
 from uwarp.model.trackers import Tracker, Trackers
 from uwarp.model.verdict import Datagram, examine
-from uwarp.wire import BROADCAST_IPV4, BROADCAST_MAC, Opcode, vlan_octets
+from uwarp.wire import (
+    BROADCAST_IPV4,
+    BROADCAST_MAC,
+    READ_REQUEST,
+    Opcode,
+    ReadRequest,
+    Segment,
+    UdpFrame,
+    ipv4_of,
+    mapped_ipv4,
+    vlan_octets,
+)
 
-from . import corners, faults, headers, hosting, receiving
+from . import corners, faults, grouping, headers, hosting, reading, receiving
 from .fuzz import fuzz
 from .instant import InstantModel
 from .messages import messages
@@ -30,8 +47,9 @@ from .trials import Scenario, play, play_scenario
 
 __all__ = ["CONDITIONS", "Coverage", "collect", "main"]
 
-_ACCEPTED = (0x0, 0x3, 0x5, 0xC, 0xE)
-_TAGGED = (0x0, 0xC)
+_ACCEPTED = (0x0, 0x1, 0x3, 0x5, 0xC, 0xD, 0xE)
+_OF_GROUPS = (0x3, 0x5, 0xE)
+_MANY = 2  # copies of a datagram that are more than one
 _TAGS = {0: "no tag", 4: "one tag", 8: "two tags"}
 _FAMILIES = ("IPv4", "IPv6")
 
@@ -47,6 +65,12 @@ def _list_conditions() -> Iterator[str]:
     for kind in ("unicast", "group"):
         yield f"2.5 other {kind} MAC, dropped"
         yield f"2.5 other {kind} MAC, wanted"
+    yield "2.5 group, no row of the group table"
+    yield "2.5 group, other address"
+    yield "2.5 group, no member"
+    yield "2.5 group, wrong in 7 to 13"
+    for family in (*_FAMILIES, "broadcast"):
+        yield f"2.5 group datagram, {family}, placed"
     yield "2.6 other EtherType"
     yield "2.6 a third tag"
     for text in ("short", "version", "IHL", "total length < IHL", "total length > frame"):
@@ -69,13 +93,18 @@ def _list_conditions() -> Iterator[str]:
         yield f"2.16 {family}, empty"
         yield f"2.16 {family}, 1 to 17"
         yield f"2.17 {family}"
+    yield "2.14 group datagram, checksum"
     yield "2.15 broadcast MAC"
     yield "2.15 broadcast address"
+    yield "2.15 row of a group"
+    yield "2.17 group datagram"
     for version in (0, 2, 3):
         yield f"2.18 DDP version {version}"
         yield f"2.19 RDMAP version {version}"
     for opcode in range(16):
         yield f"2.20 opcode {opcode:#x}, " + ("wrong T" if opcode in _ACCEPTED else "unknown")
+        if opcode in _ACCEPTED and opcode not in _OF_GROUPS:
+            yield f"2.20 opcode {opcode:#x}, of a group datagram"
     for opcode in _ACCEPTED[1:]:
         yield f"2.21 opcode {opcode:#x}"
     for opcode in _ACCEPTED:
@@ -86,8 +115,15 @@ def _list_conditions() -> Iterator[str]:
     for text in ("IPv4 options", "padding behind IP", "padding behind UDP"):
         yield f"2 {text}, placed"
 
+    yield "3 copies, one"
+    yield "3 copies, several"
+    yield "3 copies that end differently"
     yield "3.1 state"
+    yield "3.1 failed"
+    yield "3.1 Read Request, RTR"
     yield "3.1 QPN beyond the table"
+    yield "3.1 own group"
+    yield "3.1 own group, other member"
     yield "3.1 peer's address"
     yield "3.1 peer's port"
     yield "3.1 RTR, placed"
@@ -115,6 +151,34 @@ def _list_conditions() -> Iterator[str]:
         "15 opens",
     ):
         yield f"3 Send {text}"
+    for text in (
+        "3 QN",
+        "4 MO",
+        "4 longer",
+        "4 size 0",
+        "5 beyond the table",
+        "5 not valid",
+        "5 key",
+        "5 PD",
+        "5 access",
+        "5 wrap",
+        "5 before",
+        "5 behind",
+        "6 busy",
+        "7 IPv4",
+        "7 IPv6",
+    ):
+        yield f"3 Read Request {text}"
+    for text in (
+        "3 length",
+        "4 late",
+        "5 other STag",
+        "5 other base",
+        "5 other MLEN",
+        "6 marks",
+        "6 no octets",
+    ):
+        yield f"3 Read Response {text}"
     for text in (
         "no octets",
         "3 beyond the table",
@@ -172,6 +236,20 @@ def _list_conditions() -> Iterator[str]:
     yield "4.4 one map octet"
     yield "4.4 two map octets"
     yield "4.4 map octets in memory"
+    for text in ("SUCCESS", "PARTIAL, timeout", "PARTIAL, overlapped"):
+        yield f"4.3 Read, {text}"
+    yield "4.6 Read, PARTIAL, closed"
+    yield "7.7 opens"
+    yield "7.7 opens, closes others"
+    yield "7.7 waits for a tracker"
+    yield "7.7 NO_TRACKER"
+    for family in _FAMILIES:
+        yield f"7.8 response, {family}, one segment"
+        yield f"7.8 response, {family}, several segments"
+    yield "7.8 response, unreadable"
+    yield "7.10 to the own address"
+    yield "7.10 to a group"
+    yield "7.10 to a group, comes in"
     for counter in DROPS:
         yield counter.name
 
@@ -194,16 +272,19 @@ class _Headers:
             self.total = int.from_bytes(frame[ip + 2 : ip + 4], "big")
             self.fragment = int.from_bytes(frame[ip + 6 : ip + 8], "big")
             self.address = int.from_bytes(frame[ip + 16 : ip + 20], "big")
+            self.destination = mapped_ipv4(self.address)
         elif self.family == "IPv6" and self.length >= ip + 40:
             self.header = 40
             self.total = 40 + int.from_bytes(frame[ip + 4 : ip + 6], "big")
             self.address = -1
+            self.destination = int.from_bytes(frame[ip + 24 : ip + 40], "big")
         else:
             return
         self.version = frame[ip] >> 4
         self.ip_payload = self.total - self.header
         udp = ip + self.header
         if self.length >= udp + 8:
+            self.dest_port = int.from_bytes(frame[udp + 2 : udp + 4], "big")
             self.udp_length = int.from_bytes(frame[udp + 4 : udp + 6], "big")
             self.checksum = int.from_bytes(frame[udp + 6 : udp + 8], "big")
         if self.length >= udp + 10:
@@ -296,42 +377,104 @@ def _managed(h: _Headers, mac: int) -> Iterator[str]:
 
 
 class _Seen:
-    """A frame, and what the model was before it came."""
+    """A frame, and what the model was before it came (section 2).
 
-    def __init__(self, frame: bytes, error: bool, model: InstantModel) -> None:
-        nic = model.nic
+    ``copies`` are the ends of the datagrams that it turns out to be, filled in by who watches.
+    """
+
+    def __init__(self, frame: bytes, error: bool, nic: Rnic) -> None:
         self.nic = nic
         self.headers = _Headers(frame)
         self.before = list(nic.counters)
-        verdict = examine(frame, error, nic._port, nic._tables)
-        self.datagram = verdict if isinstance(verdict, Datagram) else None
         self.longest = len(frame) == nic._port.mtu + 14 + self.headers.tags
-        self.tracker: Tracker | None = None
-        self.open: list[Tracker] = []
-        if self.datagram is not None:
-            self.open = nic._trackers.all_open()
-            self.tracker = nic._trackers.find(self.datagram.name)
+        self.copies: list[Counter] = []
+        # Whose counter a frame to a group's MAC address would be in, were it not for that address.
+        verdict = examine(frame, error, nic._port, nic._tables)
+        own = nic._port.mac.to_bytes(6, "big")
+        self.inner = examine(own + frame[6:], error, nic._port, nic._tables)
+        self.members = verdict.members if isinstance(verdict, Datagram) else ()
+        self.of_group = bool(self.members) or self._finds_members()
+
+    def _finds_members(self) -> bool:
+        h = self.headers
+        if not h.mac >> 40 & 1 or not hasattr(h, "dest_port"):
+            return False
+        return bool(self.nic._tables.members_of(h.destination, h.dest_port))
 
     @property
-    def end(self) -> Counter:
-        """In which counter the frame has ended."""
+    def ends(self) -> list[Counter]:
+        """In which counters the frame has ended: those of each copy."""
+        if self.copies:
+            return self.copies
         ends = (Counter.RX_PLACED, Counter.RX_MANAGEMENT, *DROPS)
         (found,) = (
             counter for counter in ends if self.nic.counters[counter] != self.before[counter]
         )
-        return found
+        return [found]
 
     def conditions(self) -> Iterator[str]:
-        end, headers = self.end, self.headers
-        if end in DROPS:
-            yield end.name
+        ends = self.ends
+        for end in set(ends):
+            if end in DROPS:
+                yield end.name
+            yield from self._of_end(end)
+        if self.members:
+            yield "3 copies, " + ("one" if len(ends) < _MANY else "several")
+            if len(set(ends)) > 1:
+                yield "3 copies that end differently"
+
+    def _of_end(self, end: Counter) -> Iterator[str]:
+        headers = self.headers
         yield from _of_headers(headers, end)
-        if end is Counter.RX_MANAGEMENT:
-            yield from self._management()
-        if end is Counter.RX_PLACED and self.longest:
-            yield "2.4 the longest that fits, placed"
-        if self.datagram is not None:
-            yield from self._of_datagram(self.datagram, end)
+        match end:
+            case Counter.RX_MANAGEMENT:
+                yield from self._management()
+            case Counter.RX_PLACED if self.longest:
+                yield "2.4 the longest that fits, placed"
+        strange = headers.mac >> 40 & 1 and headers.mac != BROADCAST_MAC
+        if strange and end in (Counter.DROP_MAC_FILTER, Counter.RX_MANAGEMENT):
+            yield from self._no_group()
+        if self.of_group:
+            yield from self._of_group(end)
+
+    def _no_group(self) -> Iterator[str]:
+        """Why a frame to the MAC address of some group is no group datagram."""
+        headers, tables = self.headers, self.nic._tables
+        wrong = (
+            Counter.DROP_IP_HEADER,
+            Counter.DROP_IP_CHECKSUM,
+            Counter.DROP_IP_FRAGMENT,
+            Counter.DROP_UDP_LENGTH,
+        )
+        if self.inner in wrong:
+            yield "2.5 group, wrong in 7 to 13"
+        if not hasattr(headers, "dest_port"):
+            return
+        row = tables._port_row(headers.dest_port)
+        if row is None or not row.group:
+            return
+        if row.qpn >= len(tables.groups):
+            yield "2.5 group, no row of the group table"
+        elif tables.groups[row.qpn].address != headers.destination:
+            yield "2.5 group, other address"
+        elif not tables.groups[row.qpn].members:
+            yield "2.5 group, no member"
+
+    def _of_group(self, end: Counter) -> Iterator[str]:
+        headers = self.headers
+        match end:
+            case Counter.RX_PLACED:
+                kind = "broadcast" if headers.address == BROADCAST_IPV4 else headers.family
+                yield f"2.5 group datagram, {kind}, placed"
+            case Counter.DROP_UDP_CHECKSUM:
+                yield "2.14 group datagram, checksum"
+            case Counter.DROP_CRC:
+                yield "2.17 group datagram"
+            case Counter.DROP_OPCODE:
+                opcode, tagged = headers.rdmap & 15, bool(headers.ddp & 0x80)
+                of_tag = opcode in (0x0, 0xC, 0xD)
+                if opcode in _ACCEPTED and opcode not in _OF_GROUPS and tagged == of_tag:
+                    yield f"2.20 opcode {opcode:#x}, of a group datagram"
 
     def _management(self) -> Iterator[str]:
         headers, port = self.headers, self.nic._port
@@ -343,7 +486,9 @@ class _Seen:
         elif headers.address == BROADCAST_IPV4:
             yield "2.15 broadcast address"
         elif self._protocol_is_udp:
-            yield f"2.15 {headers.family}, no row"
+            row = self.nic._tables._port_row(headers.dest_port)
+            of_group = row is not None and row.group
+            yield "2.15 row of a group" if of_group else f"2.15 {headers.family}, no row"
         else:
             yield f"2.11 {headers.family}"
 
@@ -353,15 +498,36 @@ class _Seen:
         place = self.headers.ip + (9 if self.headers.family == "IPv4" else 6)
         return frame[place] == 17
 
-    def _of_datagram(self, datagram: Datagram, end: Counter) -> Iterator[str]:
-        """Conditions of section 3."""
+
+class _Accepted:
+    """A datagram to one QP, and what the model was before it came (section 3)."""
+
+    def __init__(self, datagram: Datagram, nic: Rnic) -> None:
+        self.nic = nic
+        self.datagram = datagram
+        self.open = nic._trackers.all_open()
+        self.tracker = nic._trackers.find(datagram.name)
+        known = datagram.qpn < len(nic._tables.qps)
+        self.failed = known and nic._tables.qps[datagram.qpn].failed
+
+    def conditions(self, end: Counter) -> Iterator[str]:
+        datagram = self.datagram
         if datagram.qpn >= len(self.nic._tables.qps):
             yield "3.1 QPN beyond the table"
             return
         row = self.nic._tables.qps[datagram.qpn].row
+        if datagram.own_group and end is Counter.RX_PLACED:
+            yield "3.1 own group, other member"
         match end:
             case Counter.DROP_QP_STATE:
-                yield "3.1 state"
+                if self.failed and row.receives:
+                    yield "3.1 failed"
+                elif row.state == QpState.RTR:
+                    yield "3.1 Read Request, RTR"
+                else:
+                    yield "3.1 state"
+            case Counter.DROP_OWN_GROUP:
+                yield "3.1 own group"
             case Counter.DROP_PEER:
                 other_port = row.peer_port not in (0, datagram.source_port)
                 yield "3.1 peer's port" if other_port else "3.1 peer's address"
@@ -376,6 +542,10 @@ class _Seen:
                     case Opcode.WRITE_RECORD:
                         for text in self._record(datagram, end):
                             yield f"3 Write-Record {text}"
+                    case Opcode.READ_REQUEST:
+                        yield f"3 Read Request {self._read_request(datagram, end)}"
+                    case Opcode.READ_RESPONSE_RECORD:
+                        yield f"3 Read Response {self._read_response(datagram, end)}"
                     case _:
                         yield f"3 Send {self._send(datagram, end)}"
 
@@ -383,15 +553,54 @@ class _Seen:
         return self.nic._tables.region_of(stag)
 
     def _bad_stag(self, stag: int, end: Counter, first: int) -> str | None:
-        """Which of four checks of an STag failed; the first has the number ``first``."""
+        """Which of four checks of an STag failed; the first has the number ``first``. Only those of
+        a Write have a number each."""
         if end is Counter.DROP_STAG_INVALID:
             beyond = stag >> 8 >= len(self.nic._tables.regions)
             return f"{first} beyond the table" if beyond else f"{first} not valid"
         checks = (Counter.DROP_STAG_KEY, Counter.DROP_STAG_PD, Counter.DROP_STAG_ACCESS)
         for number, (counter, text) in enumerate(zip(checks, ("key", "PD", "access"), strict=True)):
             if end is counter:
-                return f"{first if first == 4 else first + number + 1} {text}"
+                return f"{first + number + 1 if first == 3 else first} {text}"
         return None
+
+    def _read_request(self, datagram: Datagram, end: Counter) -> str:
+        segment = datagram.segment
+        request = ReadRequest.decode(segment.payload[: READ_REQUEST.size])
+        if end is Counter.RX_PLACED:
+            return "7 IPv6" if ipv4_of(datagram.source_ip) is None else "7 IPv4"
+        if end is Counter.DROP_MESSAGE_LENGTH:
+            if segment.mo:
+                return "4 MO"
+            return "4 longer" if len(segment.payload) > READ_REQUEST.size else "4 size 0"
+        if end is Counter.DROP_BOUNDS:
+            region = self._region(request.source_stag)
+            assert region is not None
+            return "5 before" if request.source_to < region.base_to else "5 behind"
+        found = self._bad_stag(request.source_stag, end, 5)
+        return (
+            found
+            or {
+                Counter.DROP_UNTAGGED_QN: "3 QN",
+                Counter.DROP_TO_WRAP: "5 wrap",
+                Counter.DROP_READ_BUSY: "6 busy",
+            }[end]
+        )
+
+    def _read_response(self, datagram: Datagram, end: Counter) -> str:
+        if end is Counter.RX_PLACED:
+            return "6 marks" if datagram.segment.payload else "6 no octets"
+        if end is Counter.DROP_RECORD_MISMATCH:
+            return f"5 {self._contradiction(datagram)}"
+        return {Counter.DROP_MESSAGE_LENGTH: "3 length", Counter.DROP_LATE: "4 late"}[end]
+
+    def _contradiction(self, datagram: Datagram) -> str:
+        """In what a tagged segment differs from its open message."""
+        segment, tracker = datagram.segment, self.tracker
+        assert tracker is not None
+        if segment.stag != tracker.stag:
+            return "other STag"
+        return "other base" if segment.to - segment.mo != tracker.base else "other MLEN"
 
     def _write(self, datagram: Datagram, end: Counter) -> str:
         segment = datagram.segment
@@ -467,14 +676,7 @@ class _Seen:
         if end is Counter.RX_PLACED:
             yield from self._placed_record(datagram, region)
         elif end is Counter.DROP_RECORD_MISMATCH:
-            tracker = self.tracker
-            assert tracker is not None
-            if segment.stag != tracker.stag:
-                yield "5 other STag"
-            elif base != tracker.base:
-                yield "5 other base"
-            else:
-                yield "5 other MLEN"
+            yield f"5 {self._contradiction(datagram)}"
         elif end is Counter.DROP_TO_WRAP:
             yield "4 TO < MO" if base < 0 else "4 wrap"
         elif end is Counter.DROP_BOUNDS:
@@ -518,16 +720,30 @@ def _of_mark(tracker: Tracker, to: int, octets: int) -> str | None:
     return "4.2 covers the last" if low <= tracker.last < high else "4.2 covers others"
 
 
-def _of_close(tracker: Tracker, status: Status, cycles: int) -> Iterator[str]:
+def _of_close(tracker: Tracker, status: Status, cycles: int, asked: bool) -> Iterator[str]:
+    """``asked``: MESSAGES_CLOSE closes it."""
     if status is Status.SUCCESS:
-        yield "4.3 SUCCESS"
+        how = "SUCCESS"
+    elif asked:
+        how = "PARTIAL, closed"
     else:
-        yield "4.3 PARTIAL, " + ("timeout" if tracker.due <= cycles else "overlapped")
+        how = "PARTIAL, " + ("timeout" if tracker.due <= cycles else "overlapped")
+    if tracker.name.kind is Kind.READ:
+        yield f"4.6 Read, {how}" if asked else f"4.3 Read, {how}"
+    elif not asked:
+        yield f"4.3 {how}"
     octets = tracker.last // 8 - tracker.first // 8 + 1
     if tracker.first == tracker.last:
         yield "4.4 one granule"
     kinds = ("one map octet", "two map octets", "map octets in memory")
     yield f"4.4 {kinds[min(octets, 3) - 1]}"
+
+
+def _of_way(frame: bytes, way: Way) -> Iterator[str]:
+    if frame[0] & 1:
+        yield "7.10 to a group" + (", comes in" if Way.LOOP in way else "")
+    elif Way.LOOP in way:
+        yield "7.10 to the own address"
 
 
 class Coverage:
@@ -551,31 +767,99 @@ class Coverage:
 
     def watch(self, run: str, model: InstantModel) -> None:
         """Note all that a model goes through from now on."""
-        nic, receive = model.nic, model.nic.receive
+        nic, receive, transmit = model.nic, model.nic.receive, model.nic.transmit
+        soft_reset = nic.soft_reset
+        ends: list[Counter] = []
 
         def watched(frame: bytes, error: bool = False) -> None:
             if not nic._registers.enabled:
                 return
-            self._watch_trackers(run, nic._trackers, lambda: nic.time)
-            seen = _Seen(frame, error, model)
+            ends.clear()
+            seen = _Seen(frame, error, nic)
             receive(frame, error)
+            seen.copies = list(ends)
             self.add(run, seen.conditions())
 
+        def watched_transmit() -> tuple[bytes, Way] | None:
+            sent = transmit()
+            if sent is not None:
+                self.add(run, _of_way(*sent))
+            return sent
+
+        def watched_reset() -> None:
+            soft_reset()
+            self._watch_parts(run, nic, ends)
+
         nic.receive = watched  # type: ignore[method-assign]
+        nic.transmit = watched_transmit  # type: ignore[method-assign]
+        nic.soft_reset = watched_reset  # type: ignore[method-assign]
+        self._watch_parts(run, nic, ends)
+
+    def _watch_parts(self, run: str, nic: Rnic, ends: list[Counter]) -> None:
+        """The parts that a soft reset makes anew; ``ends`` is given how each datagram ends."""
+        accept = nic._receiver.accept
+
+        def watched_accept(datagram: Datagram) -> Counter:
+            seen = _Accepted(datagram, nic)
+            end = accept(datagram)
+            self.add(run, seen.conditions(end))
+            ends.append(end)
+            return end
+
+        nic._receiver.accept = watched_accept  # type: ignore[method-assign]
+        self._watch_trackers(run, nic._trackers, lambda: nic.time)
+        self._watch_transmitter(run, nic)
+
+    def _watch_transmitter(self, run: str, nic: Rnic) -> None:
+        transmitter = nic._transmitter
+        read, respond = transmitter._read, transmitter._respond
+
+        def watched_read(qp: QueuePair, message: Any) -> bytes | None:
+            free, before = nic._trackers.has_free, len(nic._trackers.all_open())
+            frame = read(qp, message)
+            if not free:
+                self.add(run, ["7.7 waits for a tracker"])
+            elif frame is None:
+                self.add(run, ["7.7 NO_TRACKER"])
+            else:
+                closed = len(nic._trackers.all_open()) <= before
+                self.add(run, ["7.7 opens, closes others" if closed else "7.7 opens"])
+            return frame
+
+        def watched_respond(qp: QueuePair, response: Response) -> bytes | None:
+            frame = respond(qp, response)
+            if frame is None:
+                self.add(run, ["7.8 response, unreadable"])
+            else:
+                segment = Segment.from_datagram(UdpFrame.decode(frame).payload)
+                count = (
+                    "one segment" if len(segment.payload) == segment.mlen else "several segments"
+                )
+                self.add(run, [f"7.8 response, IPv{response.ip_version}, {count}"])
+            return frame
+
+        transmitter._read = watched_read  # type: ignore[method-assign]
+        transmitter._respond = watched_respond  # type: ignore[method-assign]
 
     def _watch_trackers(self, run: str, trackers: Trackers, now: Callable[[], int]) -> None:
-        if "mark" in vars(trackers):  # watched already
-            return
-        mark, close = trackers.mark, trackers._close
+        mark, close, close_all = trackers.mark, trackers._close, trackers.close_all
+        asked = False
 
         def watched_mark(tracker: Tracker, to: int, octets: int) -> None:
             self.add(run, [text for text in [_of_mark(tracker, to, octets)] if text])
             mark(tracker, to, octets)
 
         def watched_close(tracker: Tracker, status: Status) -> None:
-            self.add(run, _of_close(tracker, status, now()))
+            self.add(run, _of_close(tracker, status, now(), asked))
             close(tracker, status)
 
+        def watched_close_all(target: CloseTarget, row: int) -> None:
+            nonlocal asked
+            asked = True
+            close_all(target, row)
+            asked = False
+
+        trackers.close_all = watched_close_all  # type: ignore[method-assign]
         trackers.mark = watched_mark  # type: ignore[method-assign]
         trackers._close = watched_close  # type: ignore[method-assign]
 
@@ -613,7 +897,16 @@ def collect(seed: int = 1, *, matrix: int = 400, trials: int = 3, fuzzed: int = 
     scenario("scenarios", headers.peers)
     scenario("scenarios", faults.every_reason)
     scenario("scenarios", partial(receiving.long_sends, rounds=2))
+    scenario("scenarios", partial(reading.answered, count=8))
+    scenario("scenarios", reading.read_requests_refused)
+    scenario("scenarios", partial(reading.reads, rounds=8))
+    scenario("scenarios", reading.reads_in_silence)
+    scenario("scenarios", grouping.groups)
+    scenario("scenarios", partial(grouping.looped, rounds=2))
+    scenario("scenarios", grouping.looped_groups)
     scenario("corners", corners.corners)
+    scenario("corners", corners.reads)
+    scenario("corners", corners.groups)
     scenario("corners", hosting.broken_memory)
     counters = scenario("corners", corners.overload, write_latency=corners.SLOW)
     if counters[Counter.DROP_OVERFLOW]:

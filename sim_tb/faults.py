@@ -6,14 +6,25 @@ from scapy.layers.l2 import ARP, Dot1Q, Ether
 from scapy.packet import Raw
 
 from uwarp.contract import DROPS, Counter, QpState, Register
-from uwarp.wire import BROADCAST_IPV4, BROADCAST_MAC, append_crc, ip_text, ipv4_text, mac_text
+from uwarp.wire import (
+    BROADCAST_IPV4,
+    BROADCAST_MAC,
+    append_crc,
+    ip_text,
+    ipv4_text,
+    mac_text,
+    mapped_ipv4,
+)
 
+from .grouping import GROUP_IP, GROUP_MAC, create_group
+from .reading import read_busy, readable
 from .receiving import receive_wqe
 from .stage import BENCH, IPV6, MAC, PEER_IP, PEER_IPV6, PEER_MAC, Stage
 from .stage import IP as OUR_IP
 
 __all__ = ["cut_frames", "every_reason", "flagged_frames", "overload", "wrong_octets"]
 
+_GROUP_PORT = 5353
 _SOURCE_MAC = range(6, 12)  # covered by the FCS alone
 
 
@@ -239,6 +250,15 @@ async def every_reason(stage: Stage) -> None:
         await stage.check()
     stage.receive(stage.frame(stage.write(stage.plain, 0, 8)), error_beat=2)
 
+    await stage.check()
+
+    # More Read Requests than can wait; a datagram to a group that comes from its member.
+    await read_busy(stage, await readable(stage))
+    await create_group(stage, 1, mapped_ipv4(GROUP_IP), _GROUP_PORT, (1,))
+    fields = {"source_mac": MAC, "dest_mac": GROUP_MAC, "dest_ip": GROUP_IP}
+    ports = {"source_port": stage.port(1), "dest_port": _GROUP_PORT}
+    await stage.deliver([stage.frame(stage.send(8), **fields, **ports)])
+
     # A QP that listens to another port than the sender's.
     await stage.create_qp(7, state=QpState.RTR, timeout=9, peer_port=1)
     await stage.open_port(stage.port(7), 7)
@@ -260,7 +280,7 @@ async def every_reason(stage: Stage) -> None:
         receive_wqe(stage.foreign, 0, 32),
         receive_wqe(stage.source, 0, 32),
         {"sge0_addr": 0, "sge0_length": 32, "sge0_lkey": local.stag ^ 1},
-        {"sge0_addr": 0, "sge0_length": 32, "sge0_lkey": 9 << 8},
+        {"sge0_addr": 0, "sge0_length": 32, "sge0_lkey": 11 << 8},
         receive_wqe(local, 0, 31),
         receive_wqe(local, 64, 32),
     )

@@ -10,6 +10,7 @@ in all this the model does the same.
 import random
 import struct
 import sys
+from collections import Counter
 from collections.abc import Iterator
 
 from uwarp.wire import (
@@ -28,14 +29,15 @@ from uwarp.wire import (
     vlan_octets,
 )
 
-from .messages import RandomReceives, random_message, random_sender
+from .messages import RandomReceives, random_arrivals, random_read
 from .oracle import Name, Placement
 from .receiving import receive_wqe
-from .trials import PROBE_IP, Arrival, Event, Probe, Receives, Trial, run_command
+from .trials import GROUPS, PROBE_IP, Arrival, Event, Probe, Receives, Trial, run_command
 
 __all__ = ["fuzz", "repaired", "with_options"]
 
 _BURSTS = 4
+_READS = 2  # of ours for each burst
 _LONGEST = 9100
 _ETHERNET = (("destination", 0, 6), ("source", 6, 6), ("ethertype", 12, 2))
 _IPV4 = (
@@ -133,8 +135,14 @@ def fuzz(trial: Trial, rng: random.Random) -> list[Event]:
     events: list[Event] = []
     receives = RandomReceives(trial, rng)
     pool: list[bytes] = []
+    posted: Counter[int] = Counter()
     for burst in range(_BURSTS):
         pool += [frame for _ in range(8) for frame in _good_frames(trial, rng)]
+        for number in range(_READS * burst, _READS * (burst + 1)):
+            read, answers = random_read(trial, rng, number)
+            events.append(read)
+            posted[read.qpn] += 1  # its MSN, if none before it fails
+            pool += [item.arrival(trial, posted[read.qpn]).frame for item in answers[:4]]
         if rng.random() < 0.8:
             events.append(receives.some(rng.choice((1, 2, 8))))
         for _ in range(rng.randint(30, 120)):
@@ -144,9 +152,8 @@ def fuzz(trial: Trial, rng: random.Random) -> list[Event]:
 
 
 def _good_frames(trial: Trial, rng: random.Random) -> Iterator[bytes]:
-    qpn, fields = rng.choice((1, 1, 1, 2, 3, 4, 8, 9, 10)), random_sender(rng)
-    for segment in random_message(trial, rng)[:3]:
-        frame = trial.frame(segment, qpn, **fields)
+    for arrival in random_arrivals(trial, rng, [], (1, 1, 1, 2, 3, 4, 8, 9, 10))[:3]:
+        frame = arrival.frame
         for _ in range(rng.choice((0, 0, 1, 2, 3))):
             kind = rng.choice((ETHERTYPE_VLAN, ETHERTYPE_QINQ))
             tag = kind.to_bytes(2, "big") + rng.randbytes(2)
@@ -180,27 +187,28 @@ def _mutant(trial: Trial, rng: random.Random, pool: list[bytes]) -> Arrival:
             frame = repaired(frame, **parts)
             notes.append("repaired" if all(parts.values()) else "half repaired")
     note = ", ".join(notes) or "as it was"
-    return Arrival(frame, note, _placement(trial, frame), error=rng.random() < 0.02)
+    return Arrival(frame, note, _placements(trial, frame), error=rng.random() < 0.02)
 
 
-def _placement(trial: Trial, frame: bytes) -> Placement | None:
-    """The segment in a frame, if there is one that the NIC might take for good."""
+def _placements(trial: Trial, frame: bytes) -> tuple[Placement, ...]:
+    """The segment in a frame, for each QP that might take it for good."""
     layers = _Layers(frame)
     if layers.ip is None or layers.udp is None:
-        return None
+        return ()
     start = layers.udp
     source, dest, length = struct.unpack_from(">3H", frame, start)
     place, size = (layers.ip + 8, 16) if layers.six else (layers.ip + 12, 4)
     address = int.from_bytes(frame[place : place + size], "big")
-    qpn = next((qpn for qpn in range(1, 11) if trial.port(qpn) == dest), None)
-    if qpn is None or start + length > len(frame):
-        return None
+    qpns = [qpn for qpn in range(1, 11) if trial.port(qpn) == dest]
+    qpns += [qpn for group in GROUPS if group.port == dest for qpn in group.members]
+    if start + length > len(frame):
+        return ()
     try:
         segment = Segment.from_datagram(frame[start + 8 : start + length])
     except SegmentError:
-        return None
+        return ()
     ip = address if layers.six else mapped_ipv4(address)
-    return Placement(Name(qpn, ip, source, segment.msn), segment)
+    return tuple(Placement(Name(qpn, ip, source, segment.msn), segment) for qpn in qpns)
 
 
 def _flip(rng: random.Random, frame: bytes, pool: list[bytes]) -> tuple[bytes, str]:
@@ -301,7 +309,7 @@ def _probe(trial: Trial, rng: random.Random, burst: int) -> Probe:
     for segment in segments:
         frame = trial.frame(segment, 10, source_ip=PROBE_IP)
         name = Name(10, mapped_ipv4(PROBE_IP), 9010, segment.msn)
-        arrivals.append(Arrival(frame, f"probe, MO {segment.mo}", Placement(name, segment)))
+        arrivals.append(Arrival(frame, f"probe, MO {segment.mo}", (Placement(name, segment),)))
     return Probe(Receives(10, (receive,)), tuple(arrivals), 2)
 
 

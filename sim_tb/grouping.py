@@ -7,7 +7,16 @@ from .receiving import receive_wqe
 from .sending import request
 from .stage import ANY_OPCODE, IP, LONG, MAC, PD, PEER_IPV6, Stage
 
-__all__ = ["groups", "looped", "looped_groups"]
+__all__ = [
+    "GROUP6_MAC",
+    "GROUP_IP",
+    "GROUP_IPV6",
+    "GROUP_MAC",
+    "create_group",
+    "groups",
+    "looped",
+    "looped_groups",
+]
 
 GROUP_PORT, GROUP6_PORT, BROADCAST_PORT = 5353, 5354, 5355
 GROUP_IP, GROUP_MAC = 0xEF01_0203, 0x01_00_5E_01_02_03
@@ -17,7 +26,7 @@ MEMBERS = (1, 2, 6)
 _SLOT = 512
 
 
-async def _create_group(stage: Stage, row: int, address: int, port: int, members) -> int:
+async def create_group(stage: Stage, row: int, address: int, port: int, members) -> int:
     """Returns the row of the port table."""
     fields = {f"member{index}": qpn for index, qpn in enumerate(members)}
     await stage.write_row(Table.GROUP, row, count=len(members), address=address, **fields)
@@ -43,9 +52,9 @@ async def groups(stage: Stage) -> None:
     everybody = {"dest_mac": BROADCAST_MAC, "dest_ip": BROADCAST_IP, "dest_port": BROADCAST_PORT}
     await stage.deliver([stage.frame(stage.send(40), **four)])
     assert (await stage.check()) and (await _count(stage, Counter.DROP_MAC_FILTER)) == 1
-    await _create_group(stage, 1, mapped_ipv4(GROUP_IP), GROUP_PORT, MEMBERS)
-    row = await _create_group(stage, 0, GROUP_IPV6, GROUP6_PORT, (6, 2))
-    await _create_group(stage, 2, mapped_ipv4(BROADCAST_IP), BROADCAST_PORT, (1,))
+    await create_group(stage, 1, mapped_ipv4(GROUP_IP), GROUP_PORT, MEMBERS)
+    row = await create_group(stage, 0, GROUP_IPV6, GROUP6_PORT, (6, 2))
+    await create_group(stage, 2, mapped_ipv4(BROADCAST_IP), BROADCAST_PORT, (1,))
     await _post(stage)
     good = [stage.frame(stage.send(rng.randint(0, 300)), **to) for to in (four, six, everybody)]
     wrong = [
@@ -74,13 +83,13 @@ async def groups(stage: Stage) -> None:
     await stage.deliver(wrong)
     await stage.check()
     # A member leaves, then a group ends.
-    await _create_group(stage, 1, mapped_ipv4(GROUP_IP), GROUP_PORT, (2,))
+    await create_group(stage, 1, mapped_ipv4(GROUP_IP), GROUP_PORT, (2,))
     await stage.write_row(Table.PORT, row)
     await stage.deliver([stage.frame(stage.send(70), **to) for to in (four, six)])
     completions = await stage.check()
     assert len(completions[3]) == 1 and not completions[1]
     # A Send of several datagrams, to all its members.
-    await _create_group(stage, 1, mapped_ipv4(GROUP_IP), GROUP_PORT, MEMBERS)
+    await create_group(stage, 1, mapped_ipv4(GROUP_IP), GROUP_PORT, MEMBERS)
     await stage.deliver([stage.frame(item, **four) for item in stage.long_send(500, cut=128)])
     completions = await stage.check()
     assert len(completions[3]) == 1
@@ -125,7 +134,7 @@ async def looped_groups(stage: Stage) -> None:
     row |= {"send_cq": 7, "recv_cq": 7, "timeout": LONG, "opcodes": ANY_OPCODE}
     await stage.create_qp(7, **row)
     members = (*MEMBERS, 7)
-    await _create_group(stage, 3, mapped_ipv4(GROUP_IP), GROUP_PORT, members)
+    await create_group(stage, 3, mapped_ipv4(GROUP_IP), GROUP_PORT, members)
     await _post(stage)
     await stage.post_receive(7, *[receive_wqe(stage.local, 0, 128)] * 4)
     group = {"dest_mac": GROUP_MAC, "dest_ip": GROUP_IP, "dest_port": GROUP_PORT}

@@ -6,6 +6,7 @@ from uwarp.contract import Counter, Filter, QpState, Register
 from uwarp.wire import ip_text, ipv4_text, mac_text, mapped_ipv4
 
 from .matrix import Target, matrix
+from .reading import readable
 from .receiving import receive_wqe
 from .stage import ANY_OPCODE, IP, IPV6, LONG, MAC, PD, PEER_IP, PEER_IPV6, Stage
 
@@ -15,8 +16,8 @@ PEER_PORT = 4791
 _BATCH = 100
 
 
-def _target(stage: Stage) -> Target:
-    region = stage.plain
+async def _target(stage: Stage) -> Target:
+    region, source = stage.plain, await readable(stage)
     return Target(
         mac=mac_text(MAC),
         ipv4=ipv4_text(IP),
@@ -25,6 +26,9 @@ def _target(stage: Stage) -> Target:
         stag=region.stag,
         to=region.base_to,
         length=region.length,
+        source_stag=source.stag,
+        source_to=source.base_to,
+        source_length=source.length,
         peer_ipv4=ipv4_text(PEER_IP),
         peer_ipv6=ip_text(PEER_IPV6),
         peer_port=PEER_PORT,
@@ -33,7 +37,7 @@ def _target(stage: Stage) -> Target:
 
 async def every_header(stage: Stage, count: int | None) -> None:
     """P3 to P6, P8, P9, P19, P31: the matrix, or ``count`` of it, as its own rule says."""
-    cases = list(matrix(_target(stage), stage.rng, count=count))
+    cases = list(matrix(await _target(stage), stage.rng, count=count))
     expected: Multiset[Counter] = Multiset()
     for start in range(0, len(cases), _BATCH):
         batch = cases[start : start + _BATCH]
@@ -48,9 +52,9 @@ async def every_header(stage: Stage, count: int | None) -> None:
         assert not wrong, f"frames {start} on, found and expected: {wrong}"
 
 
-def _good_frames(stage: Stage) -> list[tuple[bytes, int]]:
+async def _good_frames(stage: Stage) -> list[tuple[bytes, int]]:
     """A Write behind each kind of header that may stand before it; octets of its VLAN tags."""
-    cases = matrix(_target(stage), stage.rng, named=", UDP, opcode 0x0, T 1")
+    cases = matrix(await _target(stage), stage.rng, named=", UDP, opcode 0x0, T 1")
     good = [case for case in cases if case.expected is Counter.RX_PLACED]
     tags = {"no tag": 0, "VLAN": 4, "QinQ": 8}
     assert len(good) == 9
@@ -60,7 +64,7 @@ def _good_frames(stage: Stage) -> list[tuple[bytes, int]]:
 async def cut_headers(stage: Stage) -> None:
     """P13: each kind of frame cut at each length; the next one is intact."""
     runts = others = 0
-    for good, tags in _good_frames(stage):
+    for good, tags in await _good_frames(stage):
         frames = []
         for length in range(1, len(good)):
             frames += [good[:length], stage.frame(stage.write(stage.plain, 0, length % 9))]
@@ -76,7 +80,7 @@ async def cut_headers(stage: Stage) -> None:
 
 async def wrong_octets_in_headers(stage: Stage) -> None:
     """P9: each octet wrong in turn: only what no checksum covers and nobody reads is harmless."""
-    for good, tags in _good_frames(stage):
+    for good, tags in await _good_frames(stage):
         ip = 14 + tags
         harmless = [
             *range(6, 12),

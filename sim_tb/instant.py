@@ -22,7 +22,11 @@ __all__ = ["Arena", "InstantModel", "RtlSide", "finish", "wire_cycles"]
 
 _SIZE = 2 << 20
 _OCTETS_PER_CYCLE = 8
-_MAY_SEND = (Register.CONTROL.address, Register.TABLE_COMMAND.address)
+_MAY_SEND = (
+    Register.CONTROL.address,
+    Register.TABLE_COMMAND.address,
+    Register.MESSAGES_CLOSE.address,
+)
 _DOORBELLS = doorbell_address(Doorbell(0), 0)
 
 T = TypeVar("T")

@@ -20,7 +20,7 @@ from scapy.packet import Packet, Raw
 
 from uwarp.contract import Counter
 
-from .segment_layer import DdpTagged, DdpUntagged, Record, SendImmediate
+from .segment_layer import DdpTagged, DdpUntagged, ReadRequest, Record, SendImmediate
 
 __all__ = ["TAGS", "Case", "Target", "matrix"]
 
@@ -32,14 +32,16 @@ class Case(NamedTuple):
     frame: bytes
     expected: Counter
     takes_receive: bool  # a Send that is placed: a receive of 40 octets must wait for it
+    is_answered: bool  # a Read Request that is accepted
 
 
 @dataclass(frozen=True)
 class Target:
-    """Whom the frames are for: a QP that accepts every opcode, and octets that it may write.
+    """Whom the frames are for: a QP that accepts every opcode, octets that peers may write, and
+    octets (``source_...``) that they may read.
 
     Addresses are text. Messages have numbers from ``first_msn`` on, which must be new to the
-    device.
+    device. The QP has no Read of its own.
     """
 
     mac: str
@@ -49,6 +51,9 @@ class Target:
     stag: int
     to: int
     length: int
+    source_stag: int
+    source_to: int
+    source_length: int
     peer_mac: str = "02:00:00:00:00:02"
     peer_ipv4: str = "10.0.0.2"
     peer_ipv6: str = "fd00::2"
@@ -180,8 +185,9 @@ UDPS = [
 
 # DDP: each takes the target, the message's number and the generator.
 
-_HEADERS = {0x0: 14, 0x3: 18, 0x5: 18, 0xC: 30, 0xE: 22}
-_TAGGED = (0x0, 0xC)
+_HEADERS = {0x0: 14, 0x1: 46, 0x3: 18, 0x5: 18, 0xC: 30, 0xD: 30, 0xE: 22}
+_TAGGED = (0x0, 0xC, 0xD)
+_REQUEST = 0x1
 _SENDS = (0x3, 0x5, 0xE)
 
 
@@ -201,6 +207,17 @@ def _segment(
         packet = DdpTagged(opcode=opcode, stag=target.stag, to=to, **control)
         if opcode in (0xC, 0xD):
             packet /= Record(**numbers)
+    elif opcode == _REQUEST:
+        size = rng.randint(1, 40)
+        packet = DdpUntagged(opcode=opcode, mlen=28, qn=1, msn=msn, **control)
+        packet /= ReadRequest(
+            sink_stag=rng.getrandbits(32),
+            sink_to=rng.getrandbits(64),
+            size=size,
+            source_stag=target.source_stag,
+            source_to=target.source_to + rng.randint(0, target.source_length - size),
+        )
+        payload = b""
     else:
         packet = DdpUntagged(opcode=opcode, **numbers, **control)
         if opcode == 0xE:
@@ -227,9 +244,11 @@ def _ddps() -> Iterator[_Kind]:
     for opcode in range(16):
         for tagged in (False, True):
             good = opcode in _HEADERS and tagged == (opcode in _TAGGED)
+            # A Read Response finds no Read open.
+            ends_in = Counter.DROP_LATE if opcode == 0xD else Counter.RX_PLACED
             yield _Kind(
                 f"opcode {opcode:#x}, T {tagged:d}",
-                Counter.RX_PLACED if good else Counter.DROP_OPCODE,
+                ends_in if good else Counter.DROP_OPCODE,
                 partial(_segment, opcode=opcode, tagged=tagged),
             )
     for version in (0, 2, 3):
@@ -249,6 +268,7 @@ def _ddps() -> Iterator[_Kind]:
             yield _Kind(f"{header - 1} octets of {opcode:#x}", _SHORT, last)
 
 
+_ANSWERED = f"opcode {_REQUEST:#x}, T 0"
 _PLACED_SENDS = {f"opcode {opcode:#x}, T 0" for opcode in _SENDS}
 
 
@@ -288,4 +308,5 @@ def matrix(
             frame.ljust(60, b"\0"),
             expected,
             expected is Counter.RX_PLACED and ddp.name in _PLACED_SENDS,
+            expected is Counter.RX_PLACED and ddp.name == _ANSWERED,
         )

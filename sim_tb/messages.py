@@ -4,24 +4,42 @@ import itertools
 import random
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
-from uwarp.contract import QpState, Table
-from uwarp.wire import Opcode, Segment, mapped_ipv4
+from uwarp.contract import QpState, Table, WqeFlag
+from uwarp.wire import Opcode, Segment, ipv4_of, segments
 
-from .oracle import Name, Placement
+from .reading import read_request
 from .receiving import receive_wqe
-from .stage import IPV6, PEER_IP, PEER_IPV6, Region
-from .trials import Arrival, Event, Look, Receives, Restart, Row, Silence, Trial, run_command
+from .sending import request
+from .stage import IPV6, MAC, PEER_IPV6, Region
+from .trials import (
+    GROUPS,
+    Answer,
+    Arrival,
+    Event,
+    Look,
+    Read,
+    Receives,
+    Restart,
+    Row,
+    Silence,
+    Trial,
+    run_command,
+)
 
-__all__ = ["RandomReceives", "messages", "random_message", "random_sender"]
+__all__ = ["RandomReceives", "messages", "random_arrivals", "random_read"]
 
 _SOURCE_MAC = range(6, 12)
 _HEADERS = {4: 14 + 20 + 8, 6: 14 + 40 + 8}
+_READS, _TO_GROUPS = 0.12, 0.1  # of the messages
+_WIDE = (2, 9)  # QPs whose send ring is
 _RECEIVE_SLOT = 128  # octets of the stage's local region for each receive
 
 
 def messages(trial: Trial, rng: random.Random) -> list[Event]:
-    """Write-Records, Writes and Sends, lost, repeated, reordered, overlapping and damaged."""
+    """Write-Records, Writes, Sends, Reads of either side, to QPs and to groups: lost, repeated,
+    reordered, overlapping and damaged."""
     loss = rng.choice((0.0, 0.05, 0.3))
     repeat = rng.choice((0.0, 0.1, 0.4))
     damage = rng.choice((0.0, 0.03, 0.1))
@@ -33,15 +51,16 @@ def messages(trial: Trial, rng: random.Random) -> list[Event]:
     count = rng.randint(20, 50) if trial.timed else rng.randint(40, 160)
     restart = rng.randrange(4 * count)
     for start in range(count):
-        qpn = rng.choice((1, 1, 2, 2, 2, 8, 9))
-        fields = random_sender(rng)
-        segments = random_message(trial, rng, earlier)
-        earlier += segments[:1]
-        for position, segment in enumerate(segments):
-            arrival = _arrival(trial, segment, qpn, fields)
-            when = start + spread * rng.random() + position / (len(segments) + 1)
+        arrivals: list[Arrival | Answer]
+        if rng.random() < _READS:
+            read, arrivals = random_read(trial, rng, start)
+            timed.append((start, read))
+        else:
+            arrivals = random_arrivals(trial, rng, earlier)
+        for position, arrival in enumerate(arrivals):
+            when = start + spread * rng.random() + position / (len(arrivals) + 1)
             while rng.random() >= loss:
-                timed.append((when, arrival if rng.random() >= damage else _damaged(rng, arrival)))
+                timed.append((when, arrival if rng.random() >= damage else _spoilt(rng, arrival)))
                 if rng.random() >= repeat:
                     break
                 when += spread * rng.random()
@@ -65,16 +84,92 @@ def random_sender(rng: random.Random) -> dict[str, int]:
     return fields
 
 
-def _arrival(trial: Trial, segment: Segment, qpn: int, fields: dict[str, int]) -> Arrival:
-    source = fields.get("source_ip", mapped_ipv4(PEER_IP))
-    name = Name(qpn, source, fields.get("source_port", 9000 + qpn), segment.msn)
-    note = (
-        f"QP {qpn}, {segment.opcode.name} of {len(segment.payload)} octets, "
-        f"STag {segment.stag:#x}, TO {segment.to:#x}, MSN {segment.msn}, MO {segment.mo}, "
-        f"MLEN {segment.mlen}"
-    )
-    frame = trial.frame(segment, qpn, **fields)
-    return Arrival(frame, note, Placement(name, segment))
+def random_arrivals(
+    trial: Trial,
+    rng: random.Random,
+    earlier: list[Segment],
+    qpns: Sequence[int] = (1, 1, 2, 2, 2, 8, 9),
+) -> list[Arrival]:
+    """The datagrams of a message to a QP, or to a group; it is one of the ``earlier`` then."""
+    if rng.random() < _TO_GROUPS:
+        return _to_group(trial, rng)
+    qpn, fields = rng.choice(qpns), random_sender(rng)
+    segments = random_message(trial, rng, earlier)
+    earlier += segments[:1]
+    return [trial.arrival(segment, qpn, fields) for segment in segments]
+
+
+def _to_group(trial: Trial, rng: random.Random) -> list[Arrival]:
+    """A Send to a group, now and then one that a member itself has sent."""
+    group = rng.choice(GROUPS)
+    fields = {"dest_mac": group.mac, "dest_port": group.port, "source_port": 9000}
+    if (four := ipv4_of(group.address)) is None:
+        fields |= {"ip_version": 6, "source_ip": PEER_IPV6, "dest_ip": group.address}
+    else:
+        fields |= {"dest_ip": four}
+    match rng.randrange(6):
+        case 0:
+            fields |= {"source_mac": MAC, "source_port": trial.port(rng.choice(group.members))}
+        case 1:
+            fields |= {"source_port": 9009}
+    kind = rng.choices((_send, _long_send, _write), (6, 3, 1))[0]
+    return [
+        trial.arrival(segment, 0, fields, group.members if not segment.tagged else ())
+        for segment in kind(trial, rng)
+    ]
+
+
+def random_read(trial: Trial, rng: random.Random, number: int) -> tuple[Read, list[Answer]]:
+    """A Read of ours, and the datagrams of its answer: right, or contradicting what was asked."""
+    qpn = rng.choice((1, 2, 2, 8, 9))
+    sink, octets = trial.mapped, min(_octets(rng), 9000)
+    to = sink.base_to + _place(trial, rng, sink, octets)
+    work = request(trial, Opcode.READ_REQUEST, octets, sge_addr=to, sge_lkey=sink.stag)
+    work |= {"dest_port": 9000 + qpn, "flags": rng.choice((0, WqeFlag.SIGNALED))}
+    fields: dict[str, int] = {}
+    if qpn in _WIDE and rng.random() < 0.3:
+        work |= {"flags": work["flags"] | WqeFlag.IPV6, "dest_ipv6": PEER_IPV6}
+        fields = {"ip_version": 6, "source_ip": PEER_IPV6, "dest_ip": IPV6}
+    if rng.random() < 0.1:
+        work |= rng.choice(
+            (
+                {"sge_lkey": trial.plain.stag, "sge_addr": trial.plain.base_to},
+                {"sge_lkey": trial.coarse.stag, "sge_addr": trial.coarse.base_to},
+                {"sge_lkey": sink.stag ^ 1},
+                {"sge_addr": sink.base_to + sink.length - octets + 1},
+                {"flags": WqeFlag.SOLICITED},
+                {"length": octets + 1},
+            )
+        )
+    content = trial.rng.randbytes(octets)
+    plan = list(segments(Opcode.WRITE_RECORD, octets, rng.choice((191, 700, 1500)), to=to))
+    if rng.random() < 0.2 and octets > 1:
+        plan = _foreign_plan(rng, octets)
+    answer = [
+        Segment(
+            opcode=Opcode.READ_RESPONSE_RECORD,
+            stag=sink.stag,
+            to=to + mo,
+            mo=mo,
+            mlen=octets,
+            last=mo + length == octets,
+            payload=content[mo : mo + length],
+        )
+        for mo, length in plan
+    ]
+    if rng.random() < 0.2:
+        wrong = rng.choice(answer)
+        changes = {"stag": trial.coarse.stag, "to": wrong.to + 64, "mlen": octets + 1}
+        name = rng.choice(list(changes))
+        answer.append(_with(wrong, **{name: changes[name]}))
+    return Read(number, qpn, work), [Answer(number, qpn, item, fields) for item in answer]
+
+
+def _spoilt(rng: random.Random, arrival: Arrival | Answer) -> Arrival | Answer:
+    if isinstance(arrival, Arrival):
+        return _damaged(rng, arrival)
+    seed = rng.getrandbits(32)
+    return replace(arrival, spoiler=lambda frame: _damaged(random.Random(seed), frame))
 
 
 def _damaged(rng: random.Random, arrival: Arrival) -> Arrival:
@@ -86,7 +181,7 @@ def _damaged(rng: random.Random, arrival: Arrival) -> Arrival:
             return Arrival(arrival.frame, arrival.note, error=True)
         case 1:
             octets[rng.choice(_SOURCE_MAC)] ^= rng.randint(1, 255)
-            return Arrival(bytes(octets), f"{arrival.note}, harmless damage", arrival.placement)
+            return Arrival(bytes(octets), f"{arrival.note}, harmless damage", arrival.placements)
         case 2:
             cut = rng.randrange(1, headers + 14)
             return Arrival(bytes(octets[:cut]), f"{arrival.note}, cut")
@@ -105,8 +200,8 @@ def random_message(
 ) -> list[Segment]:
     """The segments of a message; ``earlier`` ones may turn up in it again."""
     kind = rng.choices(
-        (_mapped, _coarse, _unmapped, _write, _send, _long_send, _empty, _astray, _again),
-        (34, 10, 8, 8, 14, 12, 4, 6, 6),
+        (_mapped, _coarse, _unmapped, _write, _send, _long_send, _request, _empty, _astray, _again),
+        (34, 10, 8, 8, 14, 12, 10, 4, 6, 6),
     )[0]
     if kind is _again:
         return _again(trial, rng, earlier)
@@ -202,6 +297,28 @@ def _long_send(trial: Trial, rng: random.Random) -> list[Segment]:
         fields = {"immediate": rng.getrandbits(32), "immediate_valid": rng.random() < 0.5}
     cut = rng.choice((64, 192, 1280, rng.randint(20, 400)))
     return trial.long_send(rng.randint(cut + 1, 6 * cut), opcode, cut=cut, **fields)
+
+
+def _request(trial: Trial, rng: random.Random) -> list[Segment]:
+    """A Read Request of a peer, some of them for what it must not read."""
+    source = trial.source_of_reads
+    octets = rng.choice((1, rng.randint(1, 200), rng.randint(1, 3000)))
+    offset = rng.randint(0, source.length - octets)
+    changes: dict[str, int] = {}
+    if rng.random() < 0.2:
+        changes = rng.choice(
+            (
+                {"source_stag": source.stag ^ 1},
+                {"source_stag": trial.mapped.stag},
+                {"source_stag": 12 << 8},
+                {"source_to": source.base_to - 1},
+                {"size": source.length - offset + 1},
+                {"size": 0},
+                {"mo": 1},
+                {"qn": 0},
+            )
+        )
+    return [read_request(trial, source, offset, octets, **changes)]
 
 
 def _empty(trial: Trial, rng: random.Random) -> list[Segment]:

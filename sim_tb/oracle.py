@@ -12,12 +12,14 @@ from typing import NamedTuple
 import numpy as np
 
 from uwarp.contract import RECV_WQE, CqeFlag, Status
-from uwarp.wire import Opcode, Segment
+from uwarp.wire import READ_REQUEST, Opcode, ReadRequest, Segment, UdpFrame, mapped_ipv4
 
 from .instant import Arena
 from .stage import Region
 
 __all__ = ["Name", "Oracle", "Placement"]
+
+_SIX = 6
 
 
 class Name(NamedTuple):
@@ -46,6 +48,7 @@ class Oracle:
     regions : what a peer may write, by index.
     granules : octets of a granule of the regions that are mapped, by index.
     rings : DMA addresses that hold completion queues.
+    readable : what a peer may read, and nobody writes, by index.
     """
 
     def __init__(
@@ -54,10 +57,13 @@ class Oracle:
         regions: dict[int, Region],
         granules: dict[int, int],
         rings: list[range],
+        readable: dict[int, Region],
     ) -> None:
         self._memory = memory
         self._regions = regions
         self._granules = granules
+        self._readable = readable
+        self._reads: dict[tuple[int, int], dict[str, int]] = {}
         self._placements: list[Placement] = []
         self._receives: dict[int, list[tuple[int, int, bool]]] = {}
         self._begin = np.frombuffer(bytes(memory.octets), np.uint8)
@@ -79,6 +85,8 @@ class Oracle:
         self._placements.append(placement)
         segment = placement.segment
         region = self._regions.get(segment.stag >> 8)
+        if segment.opcode is Opcode.READ_RESPONSE_RECORD:
+            return  # has a place only if a Read asked for it
         if not segment.tagged or region is None:
             return
         start = max(segment.to - region.base_to, 0)
@@ -110,12 +118,59 @@ class Oracle:
             self._allow_map(receive.sge0_lkey >> 8, receive.sge0_addr, length)
         self._receives.setdefault(qpn, []).append((address or 0, length, address is not None))
 
+    def asks(self, qpn: int, index: int, place: range, request: dict[str, int]) -> None:
+        """A Read is posted: its WQE's index, DMA addresses and fields."""
+        self._allow(place.start, len(place))
+        self._reads[qpn, index] = request
+        region = self._regions.get(request["sge_lkey"] >> 8)
+        if region is None:
+            return
+        offset, length = request["sge_addr"] - region.base_to, request["length"]
+        if 0 <= offset <= offset + length <= region.length:
+            self._allow(region.dma + offset, length)
+            self._allow_map(request["sge_lkey"] >> 8, request["sge_addr"], length)
+
     # What comes out
+
+    def check_sent(self, frames: list[bytes]) -> None:
+        """Responses among these frames carry what a peer has asked for and may read."""
+        for frame in frames:
+            datagram = UdpFrame.decode(frame)
+            segment = Segment.from_datagram(datagram.payload)
+            if segment.opcode is Opcode.READ_RESPONSE_RECORD:
+                assert any(
+                    self._answers(segment, datagram, placement) for placement in self._placements
+                ), f"a response to no request, or not what was asked for: {frame.hex()}"
+
+    def _answers(self, segment: Segment, datagram: UdpFrame, placement: Placement) -> bool:
+        asked, name = placement.segment, placement.name
+        dest = datagram.dest_ip
+        dest = dest if datagram.ip_version == _SIX else mapped_ipv4(dest)
+        if asked.opcode is not Opcode.READ_REQUEST or asked.msn != segment.msn:
+            return False
+        if (name.source_ip, name.source_port) != (dest, datagram.dest_port):
+            return False
+        request = ReadRequest.decode(asked.payload[: READ_REQUEST.size])
+        region = self._readable.get(request.source_stag >> 8)
+        if region is None or region.stag != request.source_stag:
+            return False
+        offset, end = request.source_to - region.base_to, segment.mo + len(segment.payload)
+        return (
+            (segment.stag, segment.mlen) == (request.sink_stag, request.size)
+            and segment.to == request.sink_to + segment.mo & (1 << 64) - 1
+            and 0 <= offset <= offset + request.size <= region.length
+            and end <= request.size
+            and segment.last == (end == request.size)
+            and self._memory.read(region.dma + offset + segment.mo, len(segment.payload))
+            == segment.payload
+        )
 
     def check(self, completions: list[SimpleNamespace]) -> None:
         """New completions of all receive CQs, those of each in the order of its ring."""
         mapped = [entry for entry in completions if entry.flags & CqeFlag.MAPPED]
         for entry in completions:
+            if entry.opcode == Opcode.READ_REQUEST:
+                self._check_read(entry, mapped)
             if not entry.flags & CqeFlag.RECEIVE:
                 continue
             if entry.opcode == Opcode.WRITE_RECORD:
@@ -171,6 +226,30 @@ class Oracle:
         placed = [(item.mo, item) for item in own]
         self._check_covered(entry, valid, placed)
         self._check_octets(entry, valid, placed)
+
+    def _check_read(self, entry: SimpleNamespace, mapped: list[SimpleNamespace]) -> None:
+        """A Read's octets are those of answers that came for it, where its WQE said."""
+        request = self._reads[entry.qpn, entry.wqe_index]
+        assert entry.mlen == request["length"], f"of {request}: {entry}"
+        if not entry.flags & CqeFlag.MAPPED:
+            assert entry.status not in (Status.SUCCESS, Status.PARTIAL) and not entry.valid, entry
+            return
+        place = request["sge_lkey"], request["sge_addr"]
+        assert (entry.stag, entry.base_to) == place, f"of {request}: {entry}"
+        name = Name(entry.qpn, entry.source_ip, entry.source_port, entry.msn)
+        own = [
+            (item.segment.mo, item.segment)
+            for item in self._placements
+            if item.name == name
+            and item.segment.opcode is Opcode.READ_RESPONSE_RECORD
+            and (item.segment.stag, item.segment.to - item.segment.mo) == place
+            and item.segment.mlen == entry.mlen
+            and item.segment.mo + len(item.segment.payload) <= entry.mlen
+        ]
+        valid, sure = self._valid(entry, mapped)
+        assert int(valid.sum()) == entry.valid or not sure, f"{int(valid.sum())} in {entry}"
+        self._check_covered(entry, valid, own)
+        self._check_octets(entry, valid, own)
 
     @staticmethod
     def _check_covered(
@@ -251,7 +330,8 @@ class Oracle:
 
     def _other_receives(self, entry: SimpleNamespace) -> list[tuple[int, int]]:
         """Where receives may write, but the one that a Send's completion names."""
-        own = None if entry.opcode == Opcode.WRITE_RECORD else (entry.qpn, entry.wqe_index)
+        is_send = entry.opcode not in (Opcode.WRITE_RECORD, Opcode.READ_REQUEST)
+        own = (entry.qpn, entry.wqe_index) if is_send else None
         return [
             (address, length)
             for qpn, receives in self._receives.items()

@@ -1,13 +1,31 @@
 """Scenarios of RDMA Read: requests of peers answered, own ones placed, in part, or never."""
 
-from uwarp.contract import TICK_CYCLES, Access, Counter, Register, Status, WqeFlag
+from uwarp.contract import (
+    TICK_CYCLES,
+    Access,
+    Counter,
+    QpState,
+    Register,
+    Status,
+    Table,
+    WqeFlag,
+)
 from uwarp.wire import Opcode, QueueNumber, ReadRequest, Segment, segments
 
 from .receiving import impaired
 from .sending import check_with_scapy, request
-from .stage import IPV6, PEER_IPV6, SHORT, Region, Stage
+from .stage import ANY_OPCODE, IPV6, LONG, PD, PEER_IPV6, SHORT, Region, Stage
 
-__all__ = ["answered", "read_requests_refused", "readable", "reads", "reads_in_silence"]
+__all__ = [
+    "Requester",
+    "answered",
+    "read_busy",
+    "read_request",
+    "read_requests_refused",
+    "readable",
+    "reads",
+    "reads_in_silence",
+]
 
 PEER_PORT = 6000
 
@@ -96,7 +114,32 @@ async def read_requests_refused(stage: Stage) -> None:
     assert len(stage.nic.sent) == 2
 
 
-class _Requester:
+async def read_busy(stage: Stage, region: Region) -> None:
+    """As many requests as can wait, for a QP whose bucket is empty; then one too many.
+
+    One of them has been answered before: it emptied the bucket.
+    """
+    row = {"pd": PD, "timeout": LONG, "opcodes": ANY_OPCODE, "path_mtu": 1500, "recv_cq": 1}
+    row |= {"send_cq": 5, "udp_port": stage.port(7), "send_rate": 1}
+    await stage.create_qp(7, state=QpState.RTS, **row)
+    await stage.open_port(stage.port(7), 7)
+    requests = [read_request(stage, region, n, 1 + n) for n in range(stage.parameters.n_read + 3)]
+    before = await stage.counters(stage.model)
+    await stage.deliver([stage.frame(requests[0], 7)])
+    await stage.check()
+    await stage.deliver([stage.frame(request, 7) for request in requests[1:]])
+    await stage.check()
+    after = await stage.counters(stage.model)
+    assert after[Counter.DROP_READ_BUSY] == before[Counter.DROP_READ_BUSY] + 2
+    assert after[Counter.TX_FRAMES] == before[Counter.TX_FRAMES] + 1
+    # A QP that is reset has none to send, and there is room for others.
+    await stage.write_row(Table.QP, 7, state=QpState.RESET, **row)
+    await stage.deliver([stage.frame(read_request(stage, region, 7, 99), 5)])
+    await stage.check()
+    assert (await stage.counters(stage.model))[Counter.RX_PLACED] > after[Counter.RX_PLACED]
+
+
+class Requester:
     """Reads of one queue pair, and the responder that answers them."""
 
     def __init__(self, stage: Stage, qpn: int) -> None:
@@ -142,7 +185,7 @@ async def reads(stage: Stage, rounds: int) -> None:
     """P20, P21: answers in any order, twice, late, contradicting; beside Write-Records."""
     rng = stage.rng
     await readable(stage)
-    reader = _Requester(stage, 5)
+    reader = Requester(stage, 5)
     done = 0
     for _ in range(rounds):
         count = rng.randint(1, 4)
@@ -177,7 +220,7 @@ async def reads(stage: Stage, rounds: int) -> None:
 async def reads_in_silence(stage: Stage) -> None:
     """P23: a Read without answer, or with part of one, times out; an overlap closes one."""
     await readable(stage)
-    reader = _Requester(stage, 2)
+    reader = Requester(stage, 2)
     works, answers = zip(*(reader.post(8192 * place, 5000) for place in range(3)), strict=True)
     await stage.post_send(2, *works)
     await stage.check()

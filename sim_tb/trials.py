@@ -18,12 +18,15 @@ import random
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
+from typing import NamedTuple
 
 from uwarp.contract import (
     CQE,
     RECV_WQE,
+    SEND_WQE,
+    SEND_WQE_EXTENSION,
     TICK_CYCLES,
     Access,
     Counter,
@@ -34,23 +37,27 @@ from uwarp.contract import (
 )
 from uwarp.device import DeviceError
 from uwarp.model import MemoryFault, Rnic
-from uwarp.wire import mapped_ipv4
+from uwarp.wire import READ_REQUEST, Opcode, ReadRequest, Segment, mapped_ipv4
 
+from .grouping import GROUP6_MAC, GROUP_IP, GROUP_IPV6, GROUP_MAC, create_group
 from .instant import InstantModel, RtlSide, finish, wire_cycles
-from .oracle import Oracle, Placement
-from .stage import ANY_OPCODE, LONG, PD, Region, Stage
+from .oracle import Name, Oracle, Placement
+from .stage import ANY_OPCODE, LONG, PD, PEER_IP, Region, Stage
 from .twin import Twin
 
 __all__ = [
+    "GROUPS",
     "PARAMETERS",
     "PROBE_IP",
     "TIMED",
     "TIMEOUT",
+    "Answer",
     "Arrival",
     "Event",
     "Look",
     "Outcome",
     "Probe",
+    "Read",
     "Receives",
     "Restart",
     "Row",
@@ -75,18 +82,38 @@ EPOCH = 5 * TICK_CYCLES + TICK_CYCLES // 2
 SILENCE = (TIMEOUT + 2) * TICK_CYCLES
 _ROOM_TO_LOOK = 1500  # cycles of an epoch kept for registers
 PROBE_IP, PROBE_PD, PROBE_CQ = 0x0A09_0909, 7, 10
+_ROOM_TO_READ = 800  # for the host's doorbell, the WQE, and the request on the wire
+_MOST_READABLE = 6000  # octets
+_MOST_REQUESTS = PARAMETERS.n_read - 2
+_LONGEST_ANSWERS = 3000  # cycles
+_MOST_READS = 40  # whose completions a send CQ of the stage holds, beside those of open ones
 _SMALL_CQ_LOG2 = 3
 _MOST_REPLAYS = 200
 _SHOWN = 100  # octets of a frame in a report
 
 
+class Group(NamedTuple):
+    """A group of the stage's QPs. ``address`` is one of 128 bits."""
+
+    mac: int
+    address: int
+    port: int
+    members: tuple[int, ...]
+
+
+GROUPS = (
+    Group(GROUP_MAC, mapped_ipv4(GROUP_IP), 5353, (1, 2, 8, 9)),
+    Group(GROUP6_MAC, GROUP_IPV6, 5354, (8, 1)),
+)
+
+
 @dataclass(frozen=True)
 class Arrival:
-    """A frame comes in. ``placement`` is the good segment in it, or None."""
+    """A frame comes in. ``placements`` are the good segment in it, once for each QP it is for."""
 
     frame: bytes
     note: str
-    placement: Placement | None = None
+    placements: tuple[Placement, ...] = ()
     error: bool = False
 
 
@@ -96,6 +123,35 @@ class Receives:
 
     qpn: int
     requests: tuple[dict[str, int], ...]
+
+
+@dataclass(frozen=True)
+class Read:
+    """The host posts a Read, if a tracker is free for it: waiting for one it would have a place in
+    time that is the NIC's alone. ``number`` is its name in the trial."""
+
+    number: int
+    qpn: int
+    request: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A segment of what a Read is answered comes in; its MSN is that which the Read was given.
+
+    ``fields`` are those of the frame; with a ``spoiler`` it is spoilt before it comes.
+    """
+
+    read: int
+    qpn: int
+    segment: Segment
+    fields: dict[str, int]
+    spoiler: Callable[[Arrival], Arrival] | None = None
+
+    def arrival(self, trial: "Trial", msn: int) -> Arrival:
+        segment = replace(self.segment, msn=msn)
+        arrival = trial.arrival(segment, self.qpn, self.fields)
+        return self.spoiler(arrival) if self.spoiler else arrival
 
 
 @dataclass(frozen=True)
@@ -133,7 +189,7 @@ class Restart:
     cycles: int
 
 
-Event = Arrival | Receives | Row | Look | Probe | Silence | Restart
+Event = Arrival | Receives | Read | Answer | Row | Look | Probe | Silence | Restart
 
 
 class Trial(Stage):
@@ -147,6 +203,8 @@ class Trial(Stage):
     9     listens to one UDP port; CQ 1
     10    listens to ``PROBE_IP`` and has a region of its own; CQ 10
     ====  ==========================================================
+
+    Those but 10 are members of groups. QP 2 and 9 have a wide send ring.
     """
 
     def __init__(self, nic: RtlSide | InstantModel, model: InstantModel, seed: int) -> None:
@@ -178,11 +236,12 @@ class Trial(Stage):
         row = {"pd": PD, "opcodes": ANY_OPCODE, "path_mtu": 1500}
         row |= {"timeout": TIMEOUT if self.timed else LONG}
         row |= {"state": QpState.RTS, "send_cq": 4, "rq_log2": 7}
-        await self.create_qp(2, **row, recv_cq=3)
-        await self.create_qp(8, **row, recv_cq=8)
-        await self.create_qp(9, **row | {"timeout": LONG, "recv_cq": 1}, peer_port=9009)
+        await self.create_qp(2, **row, udp_port=self.port(2), recv_cq=3, sq_wide=1)
+        await self.create_qp(8, **row, udp_port=self.port(8), recv_cq=8)
+        row |= {"timeout": LONG, "udp_port": self.port(9)}
+        await self.create_qp(9, **row, recv_cq=1, peer_port=9009, sq_wide=1)
         await self.create_cq(PROBE_CQ, 6)
-        row |= {"timeout": LONG, "recv_cq": PROBE_CQ, "pd": PROBE_PD}
+        row |= {"udp_port": self.port(10), "recv_cq": PROBE_CQ, "pd": PROBE_PD}
         peer = {"peer_ip": mapped_ipv4(PROBE_IP), "peer_mask": (1 << 128) - 1}
         await self.create_qp(10, **row | peer)
         for qpn in (8, 9, 10):
@@ -191,7 +250,33 @@ class Trial(Stage):
         self.probe = await self.register(
             10, 1 << 13, write, base_to=0x77_0000, pd=PROBE_PD, map_base=8192
         )
+        self.source_of_reads = await self.register(
+            13, _MOST_READABLE, Access.REMOTE_READ, base_to=0x9000_0000_0007, skew=3
+        )
+        for number, group in enumerate(GROUPS):
+            await create_group(self, number, group.address, group.port, group.members)
         self.synchronise()
+
+    def arrival(
+        self,
+        segment: Segment,
+        qpn: int,
+        fields: dict[str, int],
+        members: tuple[int, ...] | None = None,
+    ) -> Arrival:
+        """A good segment for a QP, or for the members of a group that ``fields`` name."""
+        source = fields.get("source_ip", mapped_ipv4(PEER_IP))
+        port = fields.get("source_port", 9000 + qpn)
+        placements = tuple(
+            Placement(Name(member, source, port, segment.msn), segment)
+            for member in ((qpn,) if members is None else members)
+        )
+        note = (
+            f"QP {qpn if members is None else members}, {segment.opcode.name} of "
+            f"{len(segment.payload)} octets, STag {segment.stag:#x}, TO {segment.to:#x}, "
+            f"MSN {segment.msn}, MO {segment.mo}, MLEN {segment.mlen}"
+        )
+        return Arrival(self.frame(segment, qpn, **fields), note, placements)
 
     @property
     def regions(self) -> dict[int, Region]:
@@ -207,7 +292,8 @@ class Trial(Stage):
         """For the memory as it is now."""
         granules = {self.mapped.stag >> 8: 64, self.coarse.stag >> 8: 256, self.probe.stag >> 8: 64}
         rings = [self.queue_range(cq) for cq in self._queues]
-        return Oracle(self.nic.memory, self.regions, granules, rings)
+        readable = {self.source_of_reads.stag >> 8: self.source_of_reads}
+        return Oracle(self.nic.memory, self.regions, granules, rings, readable)
 
     def completions_of_nic(self) -> list[SimpleNamespace]:
         """The NIC's new completions, those of each CQ in the order of its ring."""
@@ -218,6 +304,13 @@ class Trial(Stage):
         """DMA address of the next receive WQE."""
         ring = self._receive_rings[qpn]
         return ring.address + RECV_WQE.size * (ring.producer & (1 << ring.log2) - 1)
+
+    def send_place(self, qpn: int) -> range:
+        """DMA addresses of the next send WQE."""
+        ring = self._send_rings[qpn]
+        size = SEND_WQE.size + (SEND_WQE_EXTENSION.size if ring.wide else 0)
+        start = ring.address + size * (ring.producer & (1 << ring.log2) - 1)
+        return range(start, start + size)
 
     def receive_address(self, request: dict[str, int]) -> int | None:
         """DMA address of a receive's SGE, or None if it must not be written."""
@@ -244,6 +337,15 @@ class Outcome:
             self.counters[counter] += value
 
 
+def _cycles_to_answer(placement: Placement) -> int:
+    """Cycles that the answer to a Read Request takes, if this is one; rather too many."""
+    segment = placement.segment
+    if segment.opcode is not Opcode.READ_REQUEST or len(segment.payload) < READ_REQUEST.size:
+        return 0
+    size = ReadRequest.decode(segment.payload[: READ_REQUEST.size]).size
+    return 400 + min(size, _MOST_READABLE) // 4
+
+
 class _Player:
     """Plays events on a trial."""
 
@@ -253,16 +355,28 @@ class _Player:
         self.outcome = Outcome()
         self._epoch = trial.nic.time
         self._of_probe: list[SimpleNamespace] = []
+        self._msns: dict[int, int] = {}
+        self._reads = 0  # posted since a look
+        self._requests = 0  # that may wait for an answer
+        self._answering = 0  # cycles that those answers may take
+        self._looked_at = 0  # frames that the NIC has sent
 
     async def play(self, event: Event) -> None:
         trial = self.trial
         match event:
             case Arrival():
+                await self._make_room_to_answer(event)
                 await self._make_room(wire_cycles(event.frame))
                 trial.receive(event.frame, error_beat=0 if event.error else None)
-                if event.placement is not None:
-                    self.oracle.arrives(event.placement)
+                for placement in event.placements:
+                    self.oracle.arrives(placement)
                 self.outcome.frames += 1
+            case Read():
+                await self._read(event)
+            case Answer():
+                # One that was not posted has an MSN that none has.
+                msn = self._msns.get(event.read, 1 << 31 | event.read)
+                await self.play(event.arrival(trial, msn))
             case Receives():
                 await self._pause()
                 for request in event.requests:
@@ -299,19 +413,50 @@ class _Player:
         trial = self.trial
         if not trial.timed:
             return
-        if max(trial.nic.time, trial.nic.wire_free) + cycles + _ROOM_TO_LOOK > self._epoch + EPOCH:
+        end = max(trial.nic.time, trial.nic.wire_free) + self._answering + cycles
+        if end + _ROOM_TO_LOOK > self._epoch + EPOCH:
             await self._be_silent()
+
+    async def _make_room_to_answer(self, arrival: Arrival) -> None:
+        """No more Read Requests at once than can wait: how many do is a matter of time."""
+        cycles = sum(map(_cycles_to_answer, arrival.placements))
+        if not cycles:
+            return
+        if self._requests >= _MOST_REQUESTS or self._answering + cycles > _LONGEST_ANSWERS:
+            await self._pause()
+        await self._make_room(cycles)
+        self._requests += 1
+        self._answering += cycles
+
+    async def _read(self, event: Read) -> None:
+        trial = self.trial
+        if self._reads >= _MOST_READS:
+            await self.look()
+        await self._make_room(_ROOM_TO_READ)
+        await self._pause()
+        qp = trial.model.nic._tables.qps[event.qpn]
+        if not trial.model.nic._trackers.has_free or not qp.row.sends:
+            return
+        self._msns[event.number] = qp.next_msn
+        self._reads += 1
+        index = qp.sq_producer & 0xFFFF
+        self.oracle.asks(event.qpn, index, trial.send_place(event.qpn), event.request)
+        await trial.post_send(event.qpn, event.request)
+        await trial.settle()
 
     async def _pause(self) -> None:
         """Let all that has arrived have its effects, before the host does something."""
         await self._make_room(_ROOM_TO_LOOK)
+        await self._settle()
+
+    async def _settle(self) -> None:
         await self.trial.nic.delivered()
         await self.trial.settle()
+        self._requests = self._answering = 0
 
     async def _be_silent(self) -> None:
         trial = self.trial
-        await trial.nic.delivered()
-        await trial.settle()
+        await self._settle()
         trial.synchronise()
         if trial.timed:
             await trial.wait(SILENCE)
@@ -322,9 +467,11 @@ class _Player:
     async def look(self) -> None:
         """Compare everything and consume completions."""
         trial = self.trial
-        await trial.nic.delivered()
-        await trial.settle()
+        await self._settle()
         self._check_faults()
+        self._reads = 0
+        self.oracle.check_sent(trial.nic.sent[self._looked_at :])
+        self._looked_at = len(trial.nic.sent)
         found = trial.completions_of_nic()
         self._of_probe += (await trial.check())[PROBE_CQ]
         self.oracle.check(found)
@@ -348,6 +495,7 @@ class _Player:
         await trial.set_up()
         self.oracle = trial.oracle()
         self._epoch = trial.nic.time
+        self._reads = self._requests = self._answering = self._looked_at = 0
 
     async def _add_counters(self) -> None:
         for counter, value in (await self.trial.counters(self.trial.nic)).items():

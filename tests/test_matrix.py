@@ -14,12 +14,12 @@ import pytest
 
 from sim_tb.matrix import TAGS, Target, matrix
 from tests.host import IPV4, IPV6, MAC
-from tests.model_bench import PORT, QPN, make_bench
+from tests.model_bench import PORT, QPN, make_bench, sent
 from uwarp.contract import Counter
 from uwarp.wire import ip_text, ipv4_text, mac_text
 
 SEED = 1
-ALL = 9 * 10 * 50
+ALL = 9 * 10 * 54
 
 
 @pytest.mark.parametrize("count", [1000, pytest.param(ALL, marks=pytest.mark.soak)])
@@ -35,6 +35,9 @@ def test_p3_p4_p5_p6_p8_p9_p13_p19_p31_matrix(tags, count) -> None:
         stag=region.stag,
         to=region.base_to,
         length=region.length,
+        source_stag=region.stag,
+        source_to=region.base_to,
+        source_length=region.length,
     )
     found: Multiset[Counter] = Multiset()
     for case in matrix(target, random.Random(SEED), tags=[tags], count=count):
@@ -50,7 +53,10 @@ def test_p3_p4_p5_p6_p8_p9_p13_p19_p31_matrix(tags, count) -> None:
         what = f"{case.name} (seed {SEED}): {case.frame.hex()}"
         assert changed == {Counter.RX_FRAMES, case.expected}, what
         found[case.expected] += 1
-        if case.expected is Counter.RX_PLACED:
+        if case.is_answered:
+            (answer,) = sent(bench)
+            assert answer.payload in bench.memory.read(region.address, region.length), what
+        elif case.expected is Counter.RX_PLACED:
             payload = bench.memory.read(*bench.memory.writes[writes])
             assert payload in case.frame, what
             assert all(cqe.valid == len(payload) for cqe in host.poll_all()), what
@@ -59,7 +65,8 @@ def test_p3_p4_p5_p6_p8_p9_p13_p19_p31_matrix(tags, count) -> None:
     host.check_sum()
     assert {counter: host.counter(counter) for counter in found} == found
     assert host.counter(Counter.RX_FRAMES) == found.total() == count
-    assert len(found) == 10
+    assert len(found) == 11
     if count == ALL:
-        # Three IP headers and three of UDP lead to the five segments that are placed.
-        assert found[Counter.RX_PLACED] == 3 * 3 * 5
+        # Three IP headers and three of UDP lead to the six segments that are accepted.
+        assert found[Counter.RX_PLACED] == 3 * 3 * 6
+        assert found[Counter.DROP_LATE] == 3 * 3
