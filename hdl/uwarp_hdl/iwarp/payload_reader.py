@@ -118,13 +118,13 @@ class PayloadReader(wiring.Component):
         rotate = Signal(3)
 
         word_address = Signal(61)
-        left = Signal(_COUNT_WIDTH)  # with the next burst
-        size = Signal(range(BURST_WORDS + 1))  # of the next burst
-        is_last = Signal()
+        left = Signal(_COUNT_WIDTH)
+        # Without the burst just asked for, if ``asked``.
         vacant = Signal(range(FIFO_WORDS + 1), init=FIFO_WORDS)
-        boundary = Signal(range(BURST_WORDS + 1))
-        left_next = Signal(_COUNT_WIDTH)
-        ask = Signal()
+        boundary = Signal(range(BURST_WORDS + 1))  # words to it
+        size = Signal(range(BURST_WORDS + 1))
+        is_last = Signal()
+        ask, asked, popped = Signal(), Signal(), Signal()
         m.d.comb += [
             last_octet.eq(job.place + job.length[:3] - 1),
             rotate.eq(job.place - first),
@@ -135,36 +135,35 @@ class PayloadReader(wiring.Component):
             alignment.tail.eq(job.place + job.length[:3]),
             alignment.spill.eq(last_octet < rotate),
             alignment.final.eq(job.final),
-            boundary.eq(BURST_WORDS - job.address[3:][: BURST_WORDS.bit_length() - 1]),
-            left_next.eq(left - size),
+            is_last.eq(left <= boundary),
+            size.eq(Mux(is_last, left, boundary)),
             words.i.p.eq(self.read.beats.p),
             words.i.valid.eq(self.read.beats.valid),
             self.read.beats.ready.eq(words.i.ready),
         ]
+        line = BURST_WORDS.bit_length() - 1
+        has_room = Mux(asked, vacant >= 2 * BURST_WORDS, vacant >= BURST_WORDS)
         with m.FSM():
             with m.State("JOB"):
                 m.d.comb += [
                     self.jobs.ready.eq(alignments.i.ready),
                     alignments.i.valid.eq(self.jobs.valid),
                 ]
-                fits = words_in <= boundary
                 m.d.sync += [
                     word_address.eq(job.address[3:]),
+                    boundary.eq(BURST_WORDS - job.address[3:][:line]),
                     left.eq(words_in),
-                    size.eq(Mux(fits, words_in, boundary)),
-                    is_last.eq(fits),
                 ]
                 with m.If(self.jobs.valid & alignments.i.ready):
                     m.next = "BURSTS"
             with m.State("BURSTS"):
-                with m.If((~bursts.valid | bursts.ready) & (vacant >= BURST_WORDS)):
+                with m.If((~bursts.valid | bursts.ready) & has_room):
                     m.d.comb += ask.eq(1)
-                    fits = left_next <= BURST_WORDS
+                    # A burst that does not end at the boundary is the job's last.
                     m.d.sync += [
-                        word_address.eq(word_address + size),
-                        left.eq(left_next),
-                        size.eq(Mux(fits, left_next, BURST_WORDS)),
-                        is_last.eq(fits),
+                        word_address.eq((word_address[line:] + 1) << line),
+                        boundary.eq(BURST_WORDS),
+                        left.eq(left - boundary),
                     ]
                     with m.If(is_last):
                         m.next = "JOB"
@@ -175,8 +174,11 @@ class PayloadReader(wiring.Component):
                 bursts.p.address.eq(word_address << 3),
                 bursts.p.beats.eq(size - 1),
             ]
-        popped = words.o.valid & words.o.ready
-        m.d.sync += vacant.eq(vacant - Mux(ask, size, 0) + popped)
+        m.d.sync += [
+            asked.eq(ask),
+            popped.eq(words.o.valid & words.o.ready),
+            vacant.eq(vacant - Mux(asked, bursts.p.beats + 1, 0) + popped),
+        ]
 
     def _align(self, m, words, alignments, owners):
         told = self.event_requests
@@ -196,6 +198,7 @@ class PayloadReader(wiring.Component):
             by = 8 << bit
             turned = Mux(turn, Cat(turned[64 - by :], turned[: 64 - by]), turned)
         blend = Signal(64)
+        # More than none, and one, of ``piece.words``.
         needs_word = Signal()
         last_word = Signal()
         ending = Signal()
@@ -204,8 +207,6 @@ class PayloadReader(wiring.Component):
         out_free = ~self.o.valid | self.o.ready
         m.d.comb += [
             rotated.eq(turned),
-            needs_word.eq(piece.words != 0),
-            last_word.eq(piece.words == 1),
             # A final piece that spills ends with a word of what is kept.
             ending.eq(Mux(piece.spill & piece.final, ~needs_word, last_word)),
             completes.eq(~priming & (~ending | piece.spill | piece.final | (piece.tail == 0))),
@@ -246,7 +247,11 @@ class PayloadReader(wiring.Component):
                 # The next segment's first word begins with zeros.
                 m.d.sync += kept.eq(0)
             with m.If(needs_word):
-                m.d.sync += piece.words.eq(piece.words - 1)
+                m.d.sync += [
+                    piece.words.eq(piece.words - 1),
+                    needs_word.eq(~last_word),
+                    last_word.eq(piece.words == 2),
+                ]
             with m.If(completes):
                 m.d.sync += [
                     self.o.valid.eq(1),
@@ -259,6 +264,8 @@ class PayloadReader(wiring.Component):
                 active.eq(alignments.o.valid),
                 piece.eq(alignments.o.p),
                 qpn.eq(owners.o.p),
+                needs_word.eq(1),
+                last_word.eq(alignments.o.p.words == 1),
                 priming.eq(alignments.o.p.prime),
                 boundary.eq(alignments.o.p.place),
             ]
