@@ -133,10 +133,7 @@ class TokenBuckets(wiring.Component):
         )
         m.d.comb += [
             takes_other.eq(
-                ~self.charge.valid
-                & (other.kind != _Kind.NOTHING)
-                & ~on_its_way.any()
-                & roomy
+                ~self.charge.valid & (other.kind != _Kind.NOTHING) & ~on_its_way.any() & roomy
             ),
             read.addr.eq(Mux(self.charge.valid, self.charge.qpn, other.qpn)),
             chosen.qpn.eq(read.addr),
