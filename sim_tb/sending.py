@@ -154,7 +154,7 @@ async def send_errors(stage: Stage) -> None:
 
     operation, too_long, protection = Status.LOC_QP_OP_ERR, Status.LOC_LEN_ERR, Status.LOC_PROT_ERR
     cases = [
-        *(bad(operation, opcode, 8) for opcode in (1, 2, 5, 7, 8, 0xD, 0xF, 0x10, 0xFC)),
+        *(bad(operation, opcode, 8) for opcode in (2, 5, 7, 8, 0xD, 0xF, 0x10, 0xFC)),
         bad(operation, record, 8, num_sge=2),
         bad(operation, record, 8, num_sge=0),
         bad(operation, record, 8, sge_length=9),
@@ -165,6 +165,7 @@ async def send_errors(stage: Stage) -> None:
         bad(too_long, send, 1500 - 28 - 18 - 4 + 1, granule_log2=11),
         bad(too_long, Opcode.SEND_IMMEDIATE, 1500 - 28 - 22 - 4 + 1, granule_log2=16),
         bad(too_long, record, 1500, granule_log2=11),
+        bad(protection, Opcode.READ_REQUEST, 8),
         bad(protection, record, 8, sge_lkey=source.stag ^ 1),
         bad(protection, record, 8, sge_lkey=9 << 8),
         bad(protection, record, 8, sge_lkey=200 << 8),

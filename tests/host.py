@@ -11,6 +11,7 @@ from uwarp.contract import (
     EVENT,
     RECV_WQE,
     SEND_WQE,
+    SEND_WQE_EXTENSION,
     TABLES,
     Access,
     Control,
@@ -202,7 +203,8 @@ class Host:
 
     def add_qp(self, number: int, *, port: int, ring_log2: int = 4, **fields: int) -> None:
         """A QP in RTS that accepts everything; ``fields`` go over the defaults of its row."""
-        sq = Ring(self.memory.allocate(SEND_WQE.size << ring_log2), ring_log2, SEND_WQE.size)
+        entry = SEND_WQE.size + (SEND_WQE_EXTENSION.size if fields.get("sq_wide") else 0)
+        sq = Ring(self.memory.allocate(entry << ring_log2, entry), ring_log2, entry)
         rq = Ring(self.memory.allocate(RECV_WQE.size << ring_log2), ring_log2, RECV_WQE.size)
         self.sqs[number], self.rqs[number] = sq, rq
         row = {
@@ -219,6 +221,7 @@ class Host:
             "sq_addr": sq.address // 64,
             "rq_addr": rq.address // 64,
         } | fields
+        self.qps.pop(number, None)
         self.write_row(Table.QP, number, state=QpState.RESET)
         self.modify_qp(number, **row)
         self.add_port(port, number)
@@ -228,9 +231,14 @@ class Host:
         self.qps[number] = self.qps.get(number, {}) | fields
         self.write_row(Table.QP, number, **self.qps[number])
 
-    def add_port(self, port: int, qpn: int, bank: int = 0) -> None:
+    def add_port(self, port: int, qpn: int, bank: int = 0, group: int = 0) -> None:
         row = bank * self.n_qp + port_rows(port, self.n_qp)[bank]
-        self.write_row(Table.PORT, row, valid=1, port=port, qpn=qpn)
+        self.write_row(Table.PORT, row, valid=1, port=port, qpn=qpn, group=group)
+
+    def set_group(self, row: int, address: int, *members: int) -> None:
+        """Write a row of the group table; ``address`` has 128 bits."""
+        numbers = {f"member{index}": qpn for index, qpn in enumerate(members)}
+        self.write_row(Table.GROUP, row, count=len(members), address=address, **numbers)
 
     def add_region(self, index: int, length: int, *, align: int = 64, **fields: int) -> Region:
         """A region of ``length`` octets; ``fields`` go over the defaults of its row.
@@ -248,8 +256,19 @@ class Host:
         stag = index << 8 | row["key"]
         return Region(stag, row["base_to"], length, row["dma_addr"], row["map_addr"])
 
-    def post_send(self, qpn: int, *, payload: Region | None = None, **fields: int) -> None:
-        """Post a send WQE; ``payload`` gives its SGE all of a region, if ``fields`` do not say."""
+    def post_send(
+        self,
+        qpn: int,
+        *,
+        payload: Region | None = None,
+        inline: bytes = b"",
+        **fields: int,
+    ) -> None:
+        """Post a send WQE; ``payload`` gives its SGE all of a region, if ``fields`` do not say.
+
+        In a wide ring ``fields`` may be those of the extension, too, and ``inline`` are octets
+        over them.
+        """
         wqe = {
             "flags": 1,
             "dest_ip": PEER_IPV4,
@@ -264,7 +283,10 @@ class Host:
         if "length" in fields and payload is not None and "sge_length" not in fields:
             wqe["sge_length"] = fields["length"]
         ring = self.sqs[qpn]
-        self.memory.write(ring.slot(), SEND_WQE.pack(**wqe))
+        names = {field.name for field in SEND_WQE_EXTENSION.named_fields} & wqe.keys()
+        extension = SEND_WQE_EXTENSION.pack(**{name: wqe.pop(name) for name in names})
+        octets = SEND_WQE.pack(**wqe) + inline + extension[len(inline) :]
+        self.memory.write(ring.slot(), octets[: ring.entry])
         ring.index += 1
         self.ring(Doorbell.SQ_PRODUCER, qpn, ring.index)
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
-from tests.forms import KINDS, open_pair
+from tests.forms import KINDS
+from uwarp.cli import main
 from uwarp.cli.arguments import Failure
 from uwarp.cli.read_bench import LENGTH, ReadCase, measure_reads
 from uwarp.contract import Parameters
-from uwarp.device import Impairments
+from uwarp.device import Impairments, open_link
+from uwarp.device.model import ModelLink
 
 ROW_KEYS = {
     "direction", "payload", "mtu", "kind", "length", "open", "frames", "dropped", "cycles", "gbps",
@@ -21,7 +26,7 @@ CLOCK_HZ = Parameters().clock_hz
 @pytest.mark.parametrize(("mtu", "qps"), [(1500, 1), (9000, 4)])
 def test_reads_at_line_rate(kind: str, mtu: int, qps: int) -> None:
     case = ReadCase(mtu, qps)
-    with open_pair(kind) as link:
+    with open_link(kind) as link:
         row = measure_reads(link, case, 8)
     figures = row.figures()
     assert set(figures) == ROW_KEYS
@@ -32,6 +37,30 @@ def test_reads_at_line_rate(kind: str, mtu: int, qps: int) -> None:
     assert row.round_trip > 2 * 32, "less than the wire takes"
     assert figures["kind"] == ("read" if qps == 1 else f"read, {qps} QPs")
     assert figures["payload"] == (1408 if mtu == 1500 else 8896)
+
+
+def test_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows and its file; on the model form, which has none of the latencies."""
+    asked: list[dict[str, int]] = []
+
+    def link(**latencies: int) -> ModelLink:
+        asked.append(latencies)
+        return ModelLink()
+
+    monkeypatch.setattr("uwarp.cli.bench.RtlLink", link)
+    path = tmp_path / "reads.json"
+    options = ["--op", "read", "--qps", "2", "--frames", "190", "--json", str(path)]
+    assert main(["bench", "rtl", *options]) == 0
+    assert asked == [{"read_latency": 234, "write_latency": 156}] * 2
+    figures = json.loads(path.read_text())
+    assert figures["direction"] == "rx"
+    assert [row["mtu"] for row in figures["rows"]] == [1500, 9000]
+    assert all(set(row) == ROW_KEYS and row["percent"] > 99 for row in figures["rows"])
+    assert figures["rows"][0]["frames"] >= 190
+    text = capsys.readouterr().out
+    assert "read, 2 QPs, 8 at once" in text and "\nrx       1408  1500" in text
 
 
 def test_ceiling() -> None:
@@ -48,6 +77,6 @@ def test_reads_at_once() -> None:
 
 
 def test_a_read_that_is_not_whole_is_a_failure() -> None:
-    with open_pair("model", impairments=Impairments(loss=0.05, seed=1)) as link:
+    with open_link("model", impairments=Impairments(loss=0.05, seed=1)) as link:
         with pytest.raises(Failure, match=r"PARTIAL|no Read"):
             measure_reads(link, ReadCase(1500), 16)

@@ -21,7 +21,7 @@ from uwarp.cli.demo import _granule
 from uwarp.cli.picture import HOLE, MISSING, VALID, default_picture
 from uwarp.contract import Counter
 from uwarp.device.memory import AddressSpace
-from uwarp.model import Rnic
+from uwarp.model.transmit import Transmitter
 from uwarp.verbs import Validity
 from uwarp.wire import Segment
 
@@ -209,13 +209,13 @@ def test_a_wrong_device_is_found(
             "uwarp.cli.analysis.outcome_sum", lambda counters: counters[Counter.RX_FRAMES] + 1
         )
     elif what == "frames":
-        next_frame = Rnic.next_frame
+        next_frame = Transmitter.next_frame
 
-        def cut(self: Rnic) -> bytes | None:
+        def cut(self: Transmitter) -> bytes | None:
             frame = next_frame(self)
             return frame[:-1] + b"?" if frame and len(frame) == 1484 else frame
 
-        monkeypatch.setattr(Rnic, "next_frame", cut)
+        monkeypatch.setattr(Transmitter, "next_frame", cut)
     elif what == "data":
         write = AddressSpace.write
 

@@ -185,6 +185,52 @@ def test_write_record_both_ways(kind: str) -> None:
         assert link.records() == []
 
 
+@pytest.mark.parametrize("kind", ["model"])
+def test_frames_to_oneself_take_their_time(kind: str) -> None:
+    """They are not on the wire, but no faster than it."""
+    with opened(kind) as link:
+        pair = Pair(link)
+        host = pair.hosts[0]
+        source = host.add_region(1, 14080)
+        target = host.add_region(2, 14080, mapped=1)
+        octets = fill(host, source, 1)
+        start = link.time
+        host.post_send(
+            1,
+            payload=source,
+            opcode=Opcode.WRITE_RECORD,
+            flags=0,
+            dest_mac=mac(0),
+            dest_ip=ipv4(0),
+            dest_port=PORT,
+            remote_stag=target.stag,
+            remote_to=target.base_to,
+        )
+        (cqe,) = pair.wait(0, 1)
+        assert (cqe.status, cqe.valid) == (Status.SUCCESS, 14080)
+        assert host.memory.read(target.address, 14080) == octets
+        assert link.time - start >= 10 * 1508 // 8
+        assert host.counter(Counter.TX_FRAMES) == host.counter(Counter.RX_FRAMES) == 10
+        assert link.records() == []
+        assert link.devices[0].sent.frames == 0
+
+
+@pytest.mark.parametrize("kind", ["model"])
+def test_send_rate(kind: str) -> None:
+    """A hundred frames of 1000 octets of the wire, 250 octets a tick."""
+    with opened(kind) as link:
+        pair = Pair(link, send_rate=250 * 256)
+        host = pair.hosts[0]
+        source = host.add_region(1, 1000 - 24 - 64)
+        pair.hosts[1].modify_qp(1, state=0)
+        start = link.time
+        for _ in range(100):
+            pair.send(0, source, opcode=Opcode.SEND)
+        pair.wait(0, 100, 1_000_000)
+        ticks = (link.time - start) / 1024
+        assert ticks == pytest.approx(99 * 4, abs=3)
+
+
 def impaired(kind: str, **options: Any) -> tuple[list[WireRecord], list[int]]:
     """What the wire did to 150 Sends each way, and the MSNs that the second host received.
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from tests.forms import open_pair
 from uwarp.contract import CQE, Counter, Parameters, outcome_sum
 from uwarp.device import Impairments, Link, open_link
 from uwarp.verbs import (
@@ -165,7 +164,7 @@ class Pair:
         mtu: int = 1500,
         kind: str = "model",
     ) -> None:
-        self.link = open_pair(kind, parameters=parameters, impairments=impairments)
+        self.link = open_link(kind, parameters=parameters, impairments=impairments)
         cap = cap or QPCap(8, 8)
         self.one, self.two = (open_side(self.link, i, cap, timeout_us, mtu) for i in (0, 1))
 

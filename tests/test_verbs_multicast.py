@@ -17,6 +17,7 @@ from uwarp.verbs import (
     IBV_QP_STATE,
     IBV_QPS_RESET,
     IBV_SEND_INLINE,
+    IBV_SEND_SOLICITED,
     IBV_WC_SUCCESS,
     IBV_WR_RDMA_READ,
     IBV_WR_RDMA_WRITE,
@@ -140,7 +141,7 @@ def test_group_sends_of_each_kind(pair: Pair) -> None:
         (
             {"opcode": IBV_WR_SEND_WITH_IMM, "imm_data": 7},
             {"send_flags": IBV_SEND_INLINE},
-            {"send_flags": 4},  # IBV_SEND_SOLICITED
+            {"send_flags": IBV_SEND_SOLICITED},
         )
     ):
         two.receive(number, target)
@@ -148,7 +149,7 @@ def test_group_sends_of_each_kind(pair: Pair) -> None:
         (wc,) = two.take(1)
         assert (wc.wr_id, wc.byte_len) == (number, 40)
         assert wc.imm_data == options.get("imm_data", 0)
-        assert wc.solicited == (options.get("send_flags") == 4)
+        assert wc.solicited == (options.get("send_flags") == IBV_SEND_SOLICITED)
         assert target.read(40) == octets(40, number)
     two.receive(9, target)
     one.qp.post_send(to_group(one, GROUPS[1], b""))

@@ -10,6 +10,7 @@ import pytest
 
 from tests.forms import KINDS
 from tests.test_verbs import IPS, IPV6S, PORTS, REMOTE, Pair, Side, octets, refused, request
+from tests.test_verbs_events import hide, take_faults
 from uwarp.contract import CQE, Counter, Parameters, Status
 from uwarp.device import Impairments
 from uwarp.verbs import (
@@ -18,12 +19,16 @@ from uwarp.verbs import (
     GID,
     IBV_ACCESS_LOCAL_WRITE,
     IBV_ACCESS_REMOTE_READ,
+    IBV_EVENT_QP_ACCESS_ERR,
+    IBV_EVENT_QP_FATAL,
     IBV_QP_STATE,
+    IBV_QP_TIMEOUT,
     IBV_QPS_ERR,
     IBV_QPS_RESET,
     IBV_SEND_INLINE,
     IBV_SEND_SIGNALED,
     IBV_SEND_SOLICITED,
+    IBV_WC_GENERAL_ERR,
     IBV_WC_LOC_PROT_ERR,
     IBV_WC_NO_TRACKER,
     IBV_WC_PARTIAL,
@@ -118,6 +123,8 @@ def test_reads_of_any_length_and_alignment(pair: Pair, family: int) -> None:
 def test_many_reads_at_once_both_ways(pair: Pair) -> None:
     """As many as a queue holds, and more than there are trackers for both together."""
     sides = (pair.one, pair.two)
+    for side in sides:
+        side.qp.modify(QPAttr(timeout_us=500), IBV_QP_TIMEOUT)
     sinks = [side.region(16 * 5000, validity=True) for side in sides]
     sources = [side.region(16 * 5000, READABLE) for side in sides]
     for seed, source in enumerate(sources):
@@ -224,6 +231,37 @@ def test_completed_read_stands_for_unsignalled_sends_before_it(pair: Pair) -> No
             (50, IBV_WC_RDMA_READ),
         ]
         assert qp._sq.outstanding == 0
+
+
+def test_open_read_keeps_no_place_in_the_ring(pair: Pair) -> None:
+    """While it is open, the queue takes as many as it does else but one, over and over."""
+    one = pair.one
+    sink, source = regions(pair, 4096)
+    target = pair.two.region(8 * 64)
+    init = QPInitAttr(scq=one.cq, rcq=one.cq, cap=QPCap(4, 1, max_inline_data=8))
+    with QP(one.pd, init, QPAttr(timeout_us=1000), udp_port=9) as qp:
+        qp.post_send(read(one, sink, source, 64, wr_id=1000, port=NOBODY))
+        for turn in range(10):
+            for number in range(3):
+                wr_id = 3 * turn + number
+                target.write(bytes(8))
+                sink.write(octets(8, wr_id), offset=2048)
+                inline = SendWR(
+                    wr_id,
+                    IBV_WR_RDMA_WRITE,
+                    sg=[SGE(sink.buf + 2048, 8, 0)],
+                    send_flags=IBV_SEND_INLINE,
+                )
+                inline.set_wr_ud(one.ah, PORTS[1])
+                inline.set_wr_rdma(target.rkey, target.buf + 64 * number)
+                qp.post_send(inline)
+            with refused(errno.ENOMEM):
+                qp.post_send(read(one, sink, source, 64))
+            assert [wc.wr_id for wc in one.take(3)] == [3 * turn + number for number in range(3)]
+            pair.link.run(1000)
+            for number in range(3):
+                assert target.read(8, 64 * number) == octets(8, 3 * turn + number)
+        assert one.take(1)[0].wr_id == 1000
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -463,7 +501,7 @@ def test_p37_each_open_read_completes_once(kind: str, how: str) -> None:
     ]
     assert all(wc.opcode == IBV_WC_RDMA_READ and wc.byte_len == 0 for wc in found)
     if how == "reset":
-        one.qp.to_rts(QPAttr())
+        one.qp.to_rts(QPAttr(timeout_us=30))
         sink, source = regions(pair, 4096)
         one.qp.post_send(read(one, sink, source, 4000, wr_id=7))
         (wc,) = one.take(1)
@@ -488,7 +526,7 @@ def test_p37_reads_that_wait_for_a_tracker_are_flushed(how: str) -> None:
     assert {wc.status for wc in found} <= {IBV_WC_PARTIAL, IBV_WC_WR_FLUSH_ERR}
     assert IBV_WC_WR_FLUSH_ERR in {wc.status for wc in found}
     if how == "reset":
-        one.qp.to_rts(QPAttr())
+        one.qp.to_rts(QPAttr(timeout_us=30))
         sink, source = regions(pair, 4096)
         one.qp.post_send(read(one, sink, source, 4000, wr_id=7))
         (wc,) = one.take(1)
@@ -499,7 +537,7 @@ def test_p37_reads_that_wait_for_a_tracker_are_flushed(how: str) -> None:
 def test_p32_closing_the_sink_closes_its_reads(pair: Pair) -> None:
     """The Read completes; a response that comes afterwards writes to nothing."""
     one = pair.one
-    one.qp.modify(QPAttr(timeout_us=100_000), 512)  # IBV_QP_TIMEOUT
+    one.qp.modify(QPAttr(timeout_us=100_000), IBV_QP_TIMEOUT)
     sink = posted(pair, 2)
     pair.link.run(2000)
     lkey, buf = sink.lkey, sink.buf
@@ -564,7 +602,7 @@ def test_p41_responses_do_not_reach_the_next_queue_pair(pair: Pair) -> None:
 
 @pytest.mark.parametrize("what", ["queue pair", "region"])
 def test_responder_ends_while_it_answers(pair: Pair, what: str) -> None:
-    """The Read ends as partial, and the responder touches nothing that is gone."""
+    """The Read ends as partial, and the device reads nothing of what is closed."""
     one, two = pair.one, pair.two
     sink, source = regions(pair, 200_000)
     one.qp.post_send(read(one, sink, source, 200_000))
@@ -575,4 +613,43 @@ def test_responder_ends_while_it_answers(pair: Pair, what: str) -> None:
     (wc,) = one.take(1)
     assert wc.status == IBV_WC_PARTIAL and 0 < wc.byte_len < 200_000
     assert sink.read(wc.byte_len) == octets(200_000)[: wc.byte_len]
-    two.context.device.check()  # type: ignore[attr-defined]
+    assert not two.context.device.take_faults()  # type: ignore[attr-defined]
+
+
+# Memory that fails
+
+
+def test_source_that_cannot_be_read(pair: Pair) -> None:
+    """The responder has an event, and goes on; the Read is partial."""
+    one, two = pair.one, pair.two
+    sink, source = regions(pair, 4096)
+    hide(source)
+    one.qp.post_send(read(one, sink, source, 4000))
+    (wc,) = one.take(1)
+    assert (wc.status, wc.byte_len) == (IBV_WC_PARTIAL, 0)
+    event = two.context.get_async_event(timeout=10)
+    assert (event.event_type, event.qp) == (IBV_EVENT_QP_ACCESS_ERR, two.qp)
+    assert take_faults(two)
+    sink, source = regions(pair, 4096)
+    one.qp.post_send(read(one, sink, source, 4000))
+    assert one.take(1)[0].status == IBV_WC_SUCCESS
+
+
+def test_sink_that_cannot_be_written(pair: Pair) -> None:
+    """The requester's QP has failed: the Read and what was behind it complete with errors."""
+    one = pair.one
+    sink, source = regions(pair, 4096)
+    hide(sink)
+    one.qp.post_send(read(one, sink, source, 4000, wr_id=1))
+    event = one.context.get_async_event(timeout=10)
+    assert (event.event_type, event.qp) == (IBV_EVENT_QP_FATAL, one.qp)
+    assert one.qp.qp_state == IBV_QPS_ERR
+    (wc,) = one.take(1)
+    assert (wc.wr_id, wc.status, wc.opcode) == (1, IBV_WC_GENERAL_ERR, IBV_WC_RDMA_READ)
+    assert (wc.byte_len, wc.validity) == (0, None)
+    assert take_faults(one)
+    one.qp.modify(QPAttr(qp_state=IBV_QPS_RESET), IBV_QP_STATE)
+    one.qp.to_rts(QPAttr())
+    sink, source = regions(pair, 4096)
+    one.qp.post_send(read(one, sink, source, 4000))
+    assert one.take(1)[0].status == IBV_WC_SUCCESS

@@ -593,19 +593,29 @@ def test_wire_octets() -> None:
 
 
 @pytest.mark.parametrize(
-    "opcode, mtu, room, full",
+    "opcode, mtu, version, room, full",
     [
-        (Opcode.WRITE_RECORD, 1500, 1438, 1408),
-        (Opcode.WRITE_RECORD, 9000, 8938, 8896),
-        (Opcode.WRITE, 1500, 1454, 1408),
-        (Opcode.SEND, 1500, 1450, 1408),
-        (Opcode.SEND_IMMEDIATE, 1500, 1446, 1408),
+        (Opcode.WRITE_RECORD, 1500, 4, 1438, 1408),
+        (Opcode.WRITE_RECORD, 9000, 4, 8938, 8896),
+        (Opcode.READ_RESPONSE_RECORD, 1500, 4, 1438, 1408),
+        (Opcode.WRITE, 1500, 4, 1454, 1408),
+        (Opcode.SEND, 1500, 4, 1450, 1408),
+        (Opcode.SEND_IMMEDIATE, 1500, 4, 1446, 1408),
+        (Opcode.WRITE_RECORD, 1500, 6, 1418, 1408),
+        (Opcode.READ_RESPONSE_RECORD, 576, 6, 494, 448),
+        (Opcode.WRITE, 1500, 6, 1434, 1408),
+        (Opcode.SEND, 9000, 6, 8930, 8896),
+        (Opcode.SEND_IMMEDIATE, 1500, 6, 1426, 1408),
     ],
 )
-def test_largest_segments(opcode: Opcode, mtu: int, room: int, full: int) -> None:
-    assert segment_room(opcode, mtu) == room
-    assert list(segments(opcode, 2 * full, mtu)) == [(0, full), (full, full)]
-    assert list(segments(opcode, room, mtu)) == [(0, room)]
+def test_largest_segments(opcode: Opcode, mtu: int, version: int, room: int, full: int) -> None:
+    """Such a segment makes an IP datagram of ``mtu`` octets."""
+    ip = {"ip_version": version}
+    assert segment_room(opcode, mtu, **ip) == room
+    assert list(segments(opcode, 2 * full, mtu, **ip)) == [(0, full), (full, full)]
+    assert list(segments(opcode, room, mtu, **ip)) == [(0, room)]
+    payload = Segment(opcode=opcode, payload=bytes(room)).to_datagram()
+    assert len(replace(FRAME, payload=payload, **ip).encode()) == 14 + mtu
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,16 @@
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from uwarp.contract import GROUP_MEMBERS
+
 from .layouts import PORT_ROW, Burst, CreditRequest, PacketBeat, ReadBeat, WriteBeat
 
 __all__ = [
     "Axi4LiteSignature",
     "Axi4Signature",
     "CreditSignature",
+    "GroupLookupSignature",
+    "GroupMemberSignature",
     "PacketSignature",
     "PortLookupSignature",
     "ReadClientSignature",
@@ -77,6 +81,43 @@ class PortLookupSignature(wiring.Signature):
     def __init__(self, index_width: int) -> None:
         self.index_width = index_width
         super().__init__({"indices": Out(index_width).array(4), "rows": In(PORT_ROW).array(4)})
+
+
+class GroupLookupSignature(wiring.Signature):
+    """Row ``index`` of the group table, in the same cycle: its address, IPv4 mapped into IPv6, if
+    it is ``in_use``.
+
+    ``queued`` strobes when a datagram to a group is on its way to its members: it was queued with
+    the row that was looked up. That is to be at most 8 cycles after the look.
+    """
+
+    def __init__(self, index_width: int) -> None:
+        self.index_width = index_width
+        super().__init__(
+            {
+                "index": Out(index_width),
+                "in_use": In(1),
+                "address": In(128),
+                "queued": Out(1),
+            }
+        )
+
+
+class GroupMemberSignature(wiring.Signature):
+    """Members of a group: ``qpn`` and ``last`` are those of member ``member`` of ``row``, of the
+    cycle before. ``copied`` strobes when a datagram has gone to the last one."""
+
+    def __init__(self, row_width: int) -> None:
+        self.row_width = row_width
+        super().__init__(
+            {
+                "row": Out(row_width),
+                "member": Out(range(GROUP_MEMBERS)),
+                "qpn": In(16),
+                "last": In(1),
+                "copied": Out(1),
+            }
+        )
 
 
 class CreditSignature(wiring.Signature):

@@ -201,7 +201,7 @@ class ReadOpening(data.Struct):
 
 class ReadRequest(data.Struct):
     """A Read Request accepted, to be answered (device behaviour, 7.8): ``size`` octets from DMA
-    address ``address``, to ``source_ip`` (IPv4 mapped)."""
+    address ``address`` of the region in row ``region``, to ``source_ip`` (IPv4 mapped)."""
 
     qpn: 16
     source_mac: 48
@@ -212,6 +212,7 @@ class ReadRequest(data.Struct):
     sink_to: 64
     size: 32
     address: 64
+    region: 16
 
 
 class Datagram(data.Struct):

@@ -2,11 +2,11 @@
 
 ::
 
-    rx -> ReceiveGate --+--> FrameReceiver -> DatagramReceiver --payload, map, WQEs--+
-                        |        |ports        |qp, region  |credits, completions    |
-                    Loopback  PortTable     RowTables   CompletionUnit --CQEs-- WriteArbiter -+- dma
-                        |                      |qp, region  |credits, completions    ReadArbiter+
-    tx <- TransmitGate -+----------------- TransmitPath -----payload, WQEs-----------+
+    rx -> ReceiveGate -> Loopback -> FrameReceiver -> GroupCopies -> DatagramReceiver --+
+                            |         |ports |groups    |members      |tables |credits   |
+                            |    PortTable  GroupTable -+       RowTables  CompletionUnit+- arbiters
+                            |                                         |tables |credits   |   - dma
+    tx <- TransmitGate <----+--------------------------------------- TransmitPath -------+
 
     DMA errors, full CQs of all of these -> EventUnit --events-- WriteArbiter
 
@@ -33,6 +33,8 @@ from .iwarp.receive import DatagramReceiver
 from .iwarp.tables import PortTable, RowTable
 from .iwarp.transmit import TransmitPath
 from .layouts import QP_ROW, REGION_ROW
+from .net.group_copies import GroupCopies
+from .net.group_table import GroupTable
 from .net.loopback import Loopback
 from .net.receive import FrameReceiver
 from .stream.queue import connect_streams
@@ -87,7 +89,7 @@ class Nic(wiring.Component):
         m.submodules.transmit_gate = transmit_gate = TransmitGate()
         m.submodules.write_arbiter = writes = WriteArbiter(4)
         m.submodules.read_arbiter = reads = ReadArbiter(3)
-        m.submodules.control = control = ControlUnit(parameters, sources=8)
+        m.submodules.control = control = ControlUnit(parameters, sources=9)
 
         loopback = Loopback(parameters)
         frames = FrameReceiver(parameters, datagrams=_DATAGRAMS)
@@ -96,6 +98,8 @@ class Nic(wiring.Component):
         completion = CompletionUnit(parameters, clients=2)
         full_queues = FullQueues(parameters)
         ports = PortTable(parameters)
+        groups = GroupTable(parameters, datagrams=_DATAGRAMS)
+        copies = GroupCopies(parameters)
         queue_pairs = RowTable(QP_ROW, parameters.n_qp, reads=2)
         regions = RowTable(REGION_ROW, parameters.n_region, reads=2)
         clear = ResetInserter(reset.reset)
@@ -106,6 +110,8 @@ class Nic(wiring.Component):
         m.submodules.completion = clear(completion)
         m.submodules.full_queues = clear(full_queues)
         m.submodules.ports = clear(ports)
+        m.submodules.groups = clear(groups)
+        m.submodules.copies = clear(copies)
         m.submodules.queue_pairs = clear(queue_pairs)
         m.submodules.regions = clear(regions)
 
@@ -114,13 +120,18 @@ class Nic(wiring.Component):
         connect_streams(m, receive_gate.o, loopback.rx)
         connect_streams(m, loopback.o, frames.rx)
         wiring.connect(m, frames.ports, ports.lookup)
-        connect_streams(m, frames.datagrams, receiver.datagrams)
-        connect_streams(m, frames.payload, receiver.payload)
+        wiring.connect(m, frames.groups, groups.lookup)
+        wiring.connect(m, copies.members, groups.members)
+        connect_streams(m, frames.datagrams, copies.datagrams_i)
+        connect_streams(m, frames.payload, copies.payload_i)
+        connect_streams(m, copies.datagrams_o, receiver.datagrams)
+        connect_streams(m, copies.payload_o, receiver.payload)
         m.d.comb += [
+            receiver.waiting.eq(frames.datagrams.valid),
+            receiver.more.eq(copies.more),
             frames.config.eq(control.config),
             receiver.time.eq(control.time),
             receiver.close.eq(control.close),
-            control.close_done.eq(receiver.close_done),
             receiver.unwritten.eq(completion.pending),
             receiver.written.eq(completion.write.done),
         ]
@@ -131,9 +142,34 @@ class Nic(wiring.Component):
         connect_streams(m, transmit_gate.o, self.tx)
         m.d.comb += [
             transmitter.config.eq(control.config),
+            transmitter.qp_written.index.eq(control.qp.index),
+            transmitter.qp_written.row.eq(control.qp.row),
+            transmitter.qp_written.enable.eq(control.qp.enable),
             loopback.own.eq(transmitter.own),
             loopback.group.eq(transmitter.group),
             loopback.loop_groups.eq(control.config.loop_groups),
+        ]
+
+        # Reads: own ones are opened there, those of peers answered here.
+        connect_streams(m, transmitter.read_openings, receiver.read_openings)
+        connect_streams(m, receiver.requests, transmitter.requests)
+        m.d.comb += [
+            transmitter.opened.eq(receiver.opened),
+            transmitter.opened_ok.eq(receiver.opened_ok),
+            transmitter.trackers_full.eq(receiver.trackers_full),
+            receiver.read_room.eq(transmitter.read_room),
+        ]
+
+        # MESSAGES_CLOSE: first what comes in, so that no request comes behind, then responses.
+        received = Signal()
+        with m.If(receiver.close_done):
+            m.d.sync += received.eq(1)
+        with m.Elif(transmitter.close_done | reset.reset):
+            m.d.sync += received.eq(0)
+        m.d.comb += [
+            transmitter.close.eq(control.close),
+            transmitter.close.active.eq(control.close.active & received),
+            control.close_done.eq(transmitter.close_done),
         ]
 
         # What both look up, reserve and complete.
@@ -190,10 +226,12 @@ class Nic(wiring.Component):
         wiring.connect(m, control.qp, queue_pairs.write)
         wiring.connect(m, control.region, regions.write)
         wiring.connect(m, control.port, ports.write)
+        wiring.connect(m, control.group, groups.write)
+        m.d.comb += control.group_written.eq(groups.written)
         connect_streams(m, control.receive, receiver.doorbells)
         connect_streams(m, control.send, transmitter.doorbells)
         connect_streams(m, control.completion, completion.doorbells)
-        counting = (loopback, frames, receiver, transmitter, completion, event_unit)
+        counting = (loopback, frames, copies, receiver, transmitter, completion, event_unit)
         for index, unit in enumerate(counting):
             m.d.comb += control.events[index].eq(unit.events)
         for index, arbiter in enumerate((writes, reads), len(counting)):
@@ -221,6 +259,7 @@ class Nic(wiring.Component):
             completion,
             full_queues,
             ports,
+            groups,
             queue_pairs,
             regions,
         )

@@ -37,6 +37,8 @@ from .iwarp.transmit import TransmitPath
 from .iwarp.validity_map import ValidityMap
 from .layouts import Datagram, PacketBeat
 from .net.crc_check import CrcCheck
+from .net.group_copies import GroupCopies
+from .net.group_table import GroupTable
 from .net.loopback import Loopback
 from .net.realign import Realigner
 from .net.receive import FrameReceiver
@@ -56,6 +58,8 @@ UNITS: dict[str, Factory] = {
     "realigner": lambda parameters: Realigner(),
     "frame_receiver": FrameReceiver,
     "loopback": Loopback,
+    "group_table": GroupTable,
+    "group_copies": GroupCopies,
     "segment_check": SegmentCheck,
     "receive_queue": ReceiveQueue,
     "receive_prefetch": lambda parameters: ReceivePrefetch(parameters, default_depth(parameters)),

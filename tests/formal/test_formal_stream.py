@@ -20,10 +20,14 @@ def test_skid(tmp_path):
     prove(BufferProof(Skid(WIDTH), room=1, most=1), tmp_path, cycles=12, induction=3)
 
 
-@pytest.mark.parametrize("depth, cycles", [(2, 20), (3, 18), (4, 15)])
-def test_queue(tmp_path, depth, cycles):
-    """Each depth has its own store: registers, an odd ring, an even one."""
-    prove(BufferProof(Queue(WIDTH, depth), room=depth, most=depth), tmp_path, cycles=cycles)
+@pytest.mark.parametrize(
+    "depth, direct, cycles", [(2, True, 20), (3, True, 18), (4, True, 15), (2, False, 15)]
+)
+def test_queue(tmp_path, depth, direct, cycles):
+    """Each has its own store: registers, an odd ring, an even one, block RAM."""
+    unit = Queue(WIDTH, depth, direct=direct)
+    proof = BufferProof(unit, room=depth, most=depth, delay=0 if direct else 2)
+    prove(proof, tmp_path, cycles=cycles)
 
 
 @pytest.mark.parametrize(

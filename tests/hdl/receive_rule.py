@@ -1,4 +1,5 @@
-"""Sections 3 to 5 of the device behaviour in plain Python, for the benches of the receive side.
+"""Sections 3 to 5 of the device behaviour, and the opening of Reads (7.7), in plain Python, for the
+benches of the receive side.
 
 Written from the page, item by item, and from nothing else.
 """
@@ -9,7 +10,8 @@ from uwarp.contract import Access, CloseTarget, Counter, CqeFlag, QpState, Statu
 
 __all__ = ["Completed", "Region", "Rule"]
 
-WRITE, SEND, SEND_SE, RECORD, SEND_IMM = 0x0, 0x3, 0x5, 0xC, 0xE
+WRITE, READ, SEND, SEND_SE, RECORD, RESPONSE, SEND_IMM = 0x0, 0x1, 0x3, 0x5, 0xC, 0xD, 0xE
+KINDS = {RECORD: "record", READ: "read", RESPONSE: "read"}
 
 
 @dataclass
@@ -82,8 +84,10 @@ class Message:
 
 
 class Rule:
-    """``datagram`` takes one and appends to ``outcomes`` (Counter) and ``completed``; ``memory``
-    and ``map_memory`` are what ends up where. ``full`` are the CQs without a free slot."""
+    """``datagram`` takes one and appends to ``outcomes`` (Counter), ``completed`` and ``requests``
+    (fields of ReadRequest), ``opening`` takes a Read and appends to ``answers`` (bool); ``memory``
+    and ``map_memory`` are what ends up where. ``full`` are the CQs without a free slot, ``waiting``
+    is the number of Read Requests that wait."""
 
     def __init__(self, parameters, qps, regions, receives=None, full=()):
         self.parameters = parameters
@@ -96,6 +100,9 @@ class Rule:
         self.closed = {}
         self.outcomes = []
         self.completed = []
+        self.requests = []
+        self.waiting = 0
+        self.answers = []
         self.memory = {}
         self.map_memory = {}
         self.placed_octets = 0
@@ -105,9 +112,12 @@ class Rule:
         self.outcomes.append(self._outcome(d, payload, tick))
 
     def _outcome(self, d, payload, tick):
-        qp = {"peer_ip": 0, "peer_mask": 0, "peer_port": 0} | self.qps[d["qpn"]]
-        if qp["state"] not in (QpState.RTR, QpState.RTS):
+        qp = {"peer_ip": 0, "peer_mask": 0, "peer_port": 0, "udp_port": 0} | self.qps[d["qpn"]]
+        states = (QpState.RTS,) if d["opcode"] == READ else (QpState.RTR, QpState.RTS)
+        if qp["state"] not in states:
             return Counter.DROP_QP_STATE
+        if d["group"] and d["own"] and d["source_port"] == qp["udp_port"]:
+            return Counter.DROP_OWN_GROUP
         strange_bits = (d["source_ip"] ^ qp["peer_ip"]) & qp["peer_mask"]
         if strange_bits or qp["peer_port"] not in (0, d["source_port"]):
             return Counter.DROP_PEER
@@ -115,6 +125,10 @@ class Rule:
             return Counter.DROP_QP_OPCODE
         if d["opcode"] == WRITE:
             return self._write(d, payload, qp)
+        if d["opcode"] == READ:
+            return self._request(d, payload, qp)
+        if d["opcode"] == RESPONSE:
+            return self._response(d, payload, tick)
         if d["opcode"] == RECORD:
             return self._record(d, payload, qp, tick)
         return self._send(d, payload, qp, tick)
@@ -175,19 +189,89 @@ class Rule:
         self._mark(message, sge["addr"] + d["mo"], payload, tick)
         return Counter.RX_PLACED
 
+    def _request(self, d, payload, qp):
+        if d["qn"] != 1:
+            return Counter.DROP_UNTAGGED_QN
+        if d["mo"] or payload or not d["mlen"]:
+            return Counter.DROP_MESSAGE_LENGTH
+        reason = self._extent(d, d["mlen"], qp, Access.REMOTE_READ)
+        if reason:
+            return reason
+        if self.waiting >= self.parameters.n_read:
+            return Counter.DROP_READ_BUSY
+        self.waiting += 1
+        region = self._region(d["stag"])
+        names = ("qpn", "source_mac", "source_ip", "source_port", "msn", "sink_to")
+        request = {name: d[name] for name in names}
+        request |= {"sink_stag": d["immediate"], "size": d["mlen"]}
+        request["address"] = region.dma_addr + d["to"] - region.base_to & (1 << 64) - 1
+        self.requests.append(request)
+        return Counter.RX_PLACED
+
+    def _response(self, d, payload, tick):
+        if d["mo"] + len(payload) > d["mlen"]:
+            return Counter.DROP_MESSAGE_LENGTH
+        message = self._open_message(self._name(d))
+        if not message:
+            return Counter.DROP_LATE
+        base = d["to"] - d["mo"] & (1 << 64) - 1
+        if (message.stag, message.base, message.mlen) != (d["stag"], base, d["mlen"]):
+            return Counter.DROP_RECORD_MISMATCH
+        self._place(message.region, message.base + d["mo"], payload)
+        self._mark(message, message.base + d["mo"], payload, tick)
+        return Counter.RX_PLACED
+
+    def opening(self, o, tick=0):
+        """Fields of ReadOpening."""
+        self.answers.append(self._opens(o, tick))
+
+    def _opens(self, o, tick):
+        qp = self.qps[o["qpn"]]
+        stag, base, mlen = o["lkey"], o["addr"], o["mlen"]
+        region = self._region(stag)
+        allowed = (
+            qp["state"] == QpState.RTS
+            and region is not None
+            and region.valid
+            and region.key == stag & 0xFF
+            and region.pd == qp["pd"]
+            and region.access & Access.LOCAL_WRITE
+            and region.mapped
+            and region.granule_log2 == 6
+            and base + mlen <= 1 << 64
+            and region.holds(base, mlen)
+        )
+        if not allowed:
+            return False
+        self._close_overlapped(stag, base, mlen, tick)
+        if None not in self.trackers:
+            return False
+        d = o | {"opcode": READ}
+        cqs = {"recv_cq": qp["send_cq"], "timeout": qp["timeout"]}
+        message = self._open(self._name(d), stag, base, d, cqs, tick)
+        message.wqe_index = o["wqe_index"]
+        return True
+
     def _write(self, d, payload, qp):
         if not payload:
             return Counter.RX_PLACED
-        region = self._region(d["stag"])
-        reason = self._stag(region, d["stag"], qp)
+        reason = self._extent(d, len(payload), qp, Access.REMOTE_WRITE)
         if reason:
             return reason
-        if d["to"] + len(payload) > 1 << 64:
-            return Counter.DROP_TO_WRAP
-        if not region.holds(d["to"], len(payload)):
-            return Counter.DROP_BOUNDS
-        self._place(region, d["to"], payload)
+        self._place(self._region(d["stag"]), d["to"], payload)
         return Counter.RX_PLACED
+
+    def _extent(self, d, length, qp, access):
+        """The checks of a Write of ``length`` octets, or what of them fails."""
+        region = self._region(d["stag"])
+        reason = self._stag(region, d["stag"], qp, access)
+        if reason:
+            return reason
+        if d["to"] + length > 1 << 64:
+            return Counter.DROP_TO_WRAP
+        if not region.holds(d["to"], length):
+            return Counter.DROP_BOUNDS
+        return None
 
     def _record(self, d, payload, qp, tick):
         mlen, mo, base = d["mlen"], d["mo"], d["to"] - d["mo"]
@@ -231,14 +315,14 @@ class Rule:
             self._complete(d, qp, flags=flags, valid=len(payload), base_to=d["to"], stag=d["stag"])
         return Counter.RX_PLACED
 
-    def _stag(self, region, stag, qp):
+    def _stag(self, region, stag, qp, access=Access.REMOTE_WRITE):
         if region is None or not region.valid:
             return Counter.DROP_STAG_INVALID
         if region.key != stag & 0xFF:
             return Counter.DROP_STAG_KEY
         if region.pd != qp["pd"]:
             return Counter.DROP_STAG_PD
-        if not region.access & Access.REMOTE_WRITE:
+        if not region.access & access:
             return Counter.DROP_STAG_ACCESS
         return None
 
@@ -247,7 +331,7 @@ class Rule:
         return self.regions[index] if index < len(self.regions) else None
 
     def _name(self, d):
-        kind = "record" if d["opcode"] == RECORD else "send"
+        kind = KINDS.get(d["opcode"], "send")
         return d["qpn"], d["source_ip"], d["source_port"], d["msn"], kind
 
     def _open_message(self, name):
@@ -332,10 +416,11 @@ class Rule:
             head_map=octets[message.first // 8],
             tail_map=octets[message.last // 8],
         )
-        self._remember(message.name, tick)
+        if message.name[-1] != "read":
+            self._remember(message.name, tick)
 
     def _complete(self, d, qp, status=Status.SUCCESS, flags=0, **fields):
-        flags |= CqeFlag.RECEIVE
+        flags |= 0 if d["opcode"] == READ else CqeFlag.RECEIVE
         defined = d["opcode"] in (RECORD, SEND_IMM)
         if defined and d["immediate_valid"]:
             flags |= CqeFlag.IMMEDIATE

@@ -18,7 +18,7 @@ from uwarp_hdl.layouts import QP_ROW, REGION_ROW
 
 __all__ = ["ALL_OPCODES", "ReceiverBench", "datagram", "qp_row"]
 
-ALL_OPCODES = 1 << 0x0 | 1 << 0x3 | 1 << 0x5 | 1 << 0xC | 1 << 0xE
+ALL_OPCODES = sum(1 << opcode for opcode in (0x0, 0x1, 0x3, 0x5, 0xC, 0xD, 0xE))
 
 
 def qp_row(**fields):
@@ -30,6 +30,7 @@ def datagram(opcode=0xC, payload_length=0, **fields):
     d = dict.fromkeys(
         ("qpn", "solicited", "immediate_valid", "last", "stag", "to", "qn", "msn", "mo"), 0
     )
+    d |= dict.fromkeys(("sink_to", "source_mac", "group", "own"), 0)
     d |= {"source_ip": 0xFFFF_0A000001, "source_port": 4000, "mlen": payload_length, "immediate": 0}
     d |= {"opcode": opcode, "payload_length": payload_length, "payload_offset": 0}
     unknown = fields.keys() - d.keys()
@@ -39,6 +40,10 @@ def datagram(opcode=0xC, payload_length=0, **fields):
 
 class ReceiverBench:
     """Feeds datagrams and collects what comes of them.
+
+    With ``reads`` in ``background`` it takes Read Requests, too: ``requests`` are those accepted,
+    ``waiting`` is how many wait. ``order`` says of each item taken whether it was an opening,
+    ``answers`` of each opening whether it succeeded.
 
     ``stall`` is the probability of a pause on every stream; ``delay`` the cycles of a write answer,
     ``wqe_delay`` those from a read burst to its first word, ``event_gap`` those before an event is
@@ -50,6 +55,7 @@ class ReceiverBench:
     ):
         self.dut = dut = DatagramReceiver(parameters)
         self.qps = qps
+        self.n_read = parameters.n_read
         self.regions = [
             region.row() if not isinstance(region, dict) else region for region in regions
         ]
@@ -65,6 +71,10 @@ class ReceiverBench:
         self.wqe_answers = deque()
         self.outcomes = []
         self.completed = []
+        self.order = []
+        self.answers = []
+        self.requests = []
+        self.waiting = 0
         self.events = []
         self.event_gap = lambda: 0
         self.full_cqs = []
@@ -95,6 +105,36 @@ class ReceiverBench:
                 assert full == (self.outcomes[-1] == Counter.DROP_CQ_FULL)
             if full:
                 self.full_cqs.append(full_cq)
+
+    async def reads(self, ctx):
+        dut = self.dut
+        driven = None
+        while True:
+            room = self.waiting < self.n_read
+            taking = self.rng.random() >= self.stall
+            if driven != (driven := (room, taking)):
+                ctx.set(dut.read_room, room)
+                ctx.set(dut.requests.ready, taking)
+            _, _, datagram, opening, opened, ok, valid, ready, request = await ctx.tick().sample(
+                dut.datagrams.valid & dut.datagrams.ready,
+                dut.read_openings.valid & dut.read_openings.ready,
+                dut.opened,
+                dut.opened_ok,
+                dut.requests.valid,
+                dut.requests.ready,
+                value_of(dut.requests.payload),
+            )
+            assert not (datagram and opening)
+            if datagram or opening:
+                self.order.append(bool(opening))
+            if opened:
+                self.answers.append(bool(ok))
+                self.reserved += ok  # the slot that was reserved before its WQE was fetched
+            if valid and ready:
+                assert room, "a request without room"
+                self.waiting += 1
+                shape = dut.requests.payload.shape()
+                self.requests.append(shape.from_bits(request))
 
     async def credits(self, ctx):
         credits = self.dut.credits

@@ -12,6 +12,7 @@ from uwarp.contract import (
     CQ_ENTRY,
     DOORBELL_BASE,
     DOORBELL_PAGE,
+    GROUP_ENTRY,
     MAGIC,
     MODERATION_ENTRY,
     QP_ENTRY,
@@ -39,7 +40,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from axi_model import AxiLite, until, watchdog
 
 PERIOD = 6.4e-9
-PARAMETERS = Parameters(n_qp=64, n_region=16, n_tracker=4, n_closed=32, map_bits=2048)
+PARAMETERS = Parameters(
+    n_qp=64, n_region=16, n_tracker=4, n_closed=32, n_group=8, n_read=4, map_bits=2048
+)
 SOURCES = 3
 
 
@@ -74,6 +77,8 @@ def test_every_register():
         Register.MAP_BITS: 2048,
         Register.MAX_MTU: 9000,
         Register.CLOCK_HZ: 156_250_000,
+        Register.N_GROUP: 8,
+        Register.N_READ: 4,
     }
     masks = {
         Register.CONTROL: Control.ENABLE,
@@ -81,7 +86,7 @@ def test_every_register():
         Register.MAC_HIGH: 0xFFFF,
         Register.IPV4: 0xFFFFFFFF,
         Register.MTU: 0xFFFF,
-        Register.FILTER: Filter.MULTICAST | Filter.PROMISCUOUS,
+        Register.FILTER: Filter.MULTICAST | Filter.PROMISCUOUS | Filter.LOOP_GROUPS,
         Register.IPV6: 0xFFFFFFFF,
         Register.IRQ_ENABLE: 1,
         Register.EVENT_ADDR_LOW: 0xFFFFFFFF,
@@ -117,7 +122,7 @@ def test_every_register():
                 await bus.write(ctx, register.at(index), value)
                 written[register, index] = value & masks.get(register, 0)
         for address in (
-            0x024,
+            0x02C,
             0x060,
             0x098,
             0x0B0,
@@ -147,6 +152,7 @@ def test_every_register():
         bits = written[Register.FILTER, 0]
         assert config.accept_multicast == bool(bits & Filter.MULTICAST)
         assert config.accept_foreign == bool(bits & Filter.PROMISCUOUS)
+        assert config.loop_groups == bool(bits & Filter.LOOP_GROUPS)
         assert (config.mtu, config.enable) == (
             written[Register.MTU, 0],
             written[Register.CONTROL, 0],
@@ -247,12 +253,12 @@ def test_table_commands():
             values = await ctx.tick().sample(
                 *(
                     item
-                    for port in (dut.qp, dut.region, dut.port)
+                    for port in (dut.qp, dut.region, dut.port, dut.group)
                     for item in (port.enable, port.index, port.row)
                 )
             )
             values = values[2:]
-            for kind, name in enumerate(("qp", "region", "port")):
+            for kind, name in enumerate(("qp", "region", "port", "group")):
                 enable, index, row = values[3 * kind : 3 * kind + 3]
                 if enable:
                     log.append((name, index, row.as_bits()))
@@ -284,6 +290,18 @@ def test_table_commands():
             await ctx.tick()
             ctx.set(dut.irq_clear, 0)
 
+    async def groups(ctx):
+        """The table takes its time, and the row must stay."""
+        while True:
+            (row,) = await until(ctx, dut.group.enable, dut.group.row)
+            for _ in range(rng.randint(10, 60)):
+                await ctx.tick()
+                assert ctx.get(dut.group.row) == row and not ctx.get(dut.group.enable)
+            log.append(("written",))
+            ctx.set(dut.group_written, 1)
+            await ctx.tick()
+            ctx.set(dut.group_written, 0)
+
     async def bench(ctx):
         await wait_sweep(ctx, dut)
 
@@ -310,12 +328,16 @@ def test_table_commands():
         await check(Table.MODERATION, 63, moderation, ("moderation", 63, 0, moderation))
         await check(Table.MODERATION, 64, moderation)
         log.clear()
-        await bus.write(ctx, Register.TABLE_SELECT.address, 5 << 16)
+        group = GROUP_ENTRY.to_int(count=16, address=rng.getrandbits(128), member15=0xFEDC)
+        await check(Table.GROUP, 7, group, ("group", 7, group), ("written",))
+        await check(Table.GROUP, 8, group)
+        log.clear()
+        await bus.write(ctx, Register.TABLE_SELECT.address, 6 << 16)
         await bus.write(ctx, Register.TABLE_COMMAND.address, 0)
         assert log == []
 
     rings = [ring("send", dut.send), ring("receive", dut.receive)]
-    simulate(dut, bench, background=(watch, *rings, completions))
+    simulate(dut, bench, background=(watch, *rings, completions, groups))
 
 
 def test_interrupts():

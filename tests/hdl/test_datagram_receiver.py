@@ -543,6 +543,7 @@ def test_every_reason_to_drop():
         3: [sge],
     }
     bench = ReceiverBench(PARAMETERS, make_qps(), regions, receives, {FULL_CQ}, rng)
+    bench.background.append(bench.reads)
     rule = Rule(PARAMETERS, make_qps(), regions, receives, {FULL_CQ})
     items = []
 
@@ -566,6 +567,11 @@ def test_every_reason_to_drop():
         case(0xC, 8, stag=stag, to=end - 8, mlen=9)
         case(0xC, 8, stag=stag, to=end - 8, mo=0, mlen=0xFFFFFFFF)
     case(0xC, 16, qpn=2, stag=0xFFFFFFFF)
+    regions[0].access |= Access.REMOTE_READ
+    bench.regions[0] = regions[0].row()
+    for number in range(PARAMETERS.n_read + 1):
+        case(0x1, 0, qn=1, mlen=1, stag=stag_of(regions, 0), to=0x10000 + number)
+    case(0x3, 8, group=1, own=1, source_port=0)
     for opcode in (0x3, 0x5, 0xE):
         case(opcode, 8, qpn=1)
         case(opcode, 8, qpn=2, qn=1)

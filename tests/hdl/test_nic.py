@@ -3,6 +3,7 @@
 import random
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from amaranth.sim import Simulator
@@ -10,8 +11,10 @@ from amaranth.sim import Simulator
 from uwarp.contract import (
     CQ_ENTRY,
     CQE,
+    GROUP_ENTRY,
     PORT_ENTRY,
     QP_ENTRY,
+    RECV_WQE,
     REGION_ENTRY,
     SEND_WQE,
     Access,
@@ -28,6 +31,7 @@ from uwarp.contract import (
     Table,
     WqeFlag,
     doorbell_address,
+    outcome_sum,
     port_rows,
 )
 from uwarp.wire import Opcode, Segment, UdpFrame, append_crc
@@ -44,7 +48,10 @@ IPV6, PEER_IPV6 = 0x20010DB8 << 96 | 1, 0x20010DB8 << 96 | 2
 PORT, PEER_PORT = 4791, 1000
 STAG, PEER_STAG = 2 << 8 | 0x55, 0x123
 BASE_TO, BUFFER = 0x1000, 0x40000
-RECV_RING, SEND_RING, WQES, NEIGHBOUR_WQES = 0x10000, 0x11000, 0x20000, 0x21000
+RECV_RING, SEND_RING, GROUP_RING = 0x10000, 0x11000, 0x12000
+WQES, NEIGHBOUR_WQES = 0x20000, 0x21000
+GROUP_PORT, GROUP_IP = 5001, {4: 0xEF010203, 6: 0xFF0E << 112 | 0x010203}
+MEMBERS = (3, 2)
 
 
 def record(msn, to, mo, mlen, payload, **fields):
@@ -153,7 +160,7 @@ class Bench:
         region = REGION_ENTRY.to_int(
             valid=1,
             mapped=1,
-            access=Access.REMOTE_WRITE,
+            access=Access.REMOTE_WRITE | Access.LOCAL_WRITE,
             key=STAG & 0xFF,
             pd=7,
             granule_log2=6,
@@ -276,6 +283,61 @@ class Bench:
         assert self.memory.read(BUFFER + 0x600, 200) == payload
         assert len(self.sent) == 1, "it went to the wire"
 
+    async def group(self, ctx, version):
+        """A Send to a group of two queue pairs, and one to nobody's group."""
+        bus = self.bus
+        await bus.command(ctx, Table.CQ, 2, CQ_ENTRY.to_int(valid=1, log2=2, addr=GROUP_RING))
+        for index, qpn in enumerate(MEMBERS):
+            await bus.command(ctx, Table.QP, qpn, QP_ENTRY.to_int(state=QpState.RESET))
+            queue_pair = QP_ENTRY.to_int(
+                state=QpState.RTR,
+                rq_log2=1,
+                pd=7,
+                udp_port=PORT + qpn,
+                path_mtu=1500,
+                recv_cq=2,
+                timeout=100,
+                opcodes=0xFFFF,
+                rq_addr=(WQES + 0x1000 * qpn) >> 6,
+            )
+            await bus.command(ctx, Table.QP, qpn, queue_pair)
+            place = BASE_TO + 0x800 + 0x100 * index
+            wqe = RECV_WQE.pack(sge0_addr=place, sge0_length=200, sge0_lkey=STAG)
+            self.memory.write(WQES + 0x1000 * qpn, wqe)
+            await bus.write(ctx, doorbell_address(Doorbell.RQ_PRODUCER, qpn), 1)
+        port = PORT_ENTRY.to_int(valid=1, group=1, port=GROUP_PORT, qpn=1)
+        await bus.command(ctx, Table.PORT, port_rows(GROUP_PORT, PARAMETERS.n_qp)[2] + 8, port)
+        address = GROUP_IP[version] | (0xFFFF << 32 if version == 4 else 0)
+        members = {f"member{index}": qpn for index, qpn in enumerate(MEMBERS)}
+        entry = GROUP_ENTRY.to_int(count=len(MEMBERS), address=address, **members)
+        await bus.command(ctx, Table.GROUP, 1, entry)
+
+        payload = self.rng.randbytes(187)
+        segment = Segment(opcode=Opcode.SEND, msn=1, mlen=187, payload=payload, last=True)
+        frame = UdpFrame(
+            ip_version=version,
+            dest_mac=0x01005E010203,
+            source_mac=PEER_MAC,
+            source_ip={4: PEER_IPV4, 6: PEER_IPV6}[version],
+            dest_ip=GROUP_IP[version],
+            source_port=PEER_PORT,
+            dest_port=GROUP_PORT,
+            payload=append_crc(segment.encode()),
+        )
+        await self.receive(ctx, frame.encode())
+        await self.receive(ctx, replace(frame, dest_ip=GROUP_IP[version] + 1).encode())
+        last = GROUP_RING + 64 * (len(MEMBERS) - 1)
+        while not self.memory.read(last, 64)[63]:
+            await ctx.tick()
+        for index, qpn in enumerate(MEMBERS):
+            cqe = CQE.unpack(self.memory.read(GROUP_RING + 64 * index, 64))
+            assert (cqe.qpn, cqe.opcode, cqe.status, cqe.valid) == (qpn, 0x3, 0, 187)
+            place = BUFFER + 0x800 + 0x100 * index
+            assert self.memory.read(place, 200) == payload + bytes(13)
+        # The write of the last CQE may not have been answered.
+        while await bus.read(ctx, Register.OPEN_MESSAGES.address):
+            pass
+
     async def cut_off(self, ctx):
         """A soft reset with a message open, and in the middle of its next frame."""
         payload = self.rng.randbytes(128)
@@ -293,11 +355,13 @@ class Bench:
             Counter.TX_FRAMES,
             Counter.CQES,
             Counter.MESSAGES_PARTIAL,
+            Counter.RX_COPIES,
         }
-        assert (counts[Counter.RX_PLACED], counts[Counter.CQES]) == (4, 5)
-        assert counts[Counter.RX_MANAGEMENT] == counts[Counter.DROP_PEER] == 1
-        assert counts[Counter.RX_FRAMES] == 6
+        assert (counts[Counter.RX_PLACED], counts[Counter.CQES]) == (6, 7)
+        assert (counts[Counter.RX_MANAGEMENT], counts[Counter.DROP_PEER]) == (2, 1)
+        assert (counts[Counter.RX_FRAMES], counts[Counter.RX_COPIES]) == (8, 1)
         assert counts[Counter.TX_FRAMES] == 2
+        assert outcome_sum(counts) == 8
 
         async def reset():
             await self.bus.write(ctx, Register.CONTROL.address, Control.ENABLE | Control.RESET)
@@ -333,6 +397,7 @@ def test_once_around():
             await bench.send(ctx)
             await bench.close(ctx)
             await bench.loop(ctx)
+            await bench.group(ctx, version)
             await bench.cut_off(ctx)
             bench.sent.clear()
             bench.memory.octets.clear()
@@ -342,7 +407,7 @@ def test_once_around():
     sim.add_testbench(run)
     sim.add_testbench(bench.mac_sink, background=True)
     bench.memory.add_to(sim, write=True, read=True)
-    sim.add_testbench(watchdog(10000), background=True)
+    sim.add_testbench(watchdog(20000), background=True)
     sim.run()
 
 

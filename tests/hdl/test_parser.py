@@ -4,7 +4,7 @@ import gc
 import itertools
 import random
 import struct
-from ipaddress import IPv6Address
+from ipaddress import IPv4Address, IPv6Address
 from types import SimpleNamespace
 
 import google_crc32c
@@ -34,8 +34,14 @@ CONFIG = {
     "mtu": 1500,
 }
 PORTS = {4791: 3, 1: 7, 65535: 15, 20001: 0}
-HEADERS = {0x0: 14, 0x3: 18, 0x5: 18, 0xC: 30, 0xE: 22}
-TAGGED = (0x0, 0xC)
+#: Ports of groups: the group table's row, beyond which the last one is.
+GROUP_PORTS = {5000: 1, 5001: 2, 5002: 3, 5003: 0, 5004: 17}
+GROUP_MAC = "01:00:5e:00:00:01"
+GROUP_IP, GROUP_IP6 = "239.1.2.3", "ff0e::1:2:3:4:5"
+#: Of each row of the group table the address; it is in use if it is here.
+GROUPS = {1: f"::ffff:{GROUP_IP}", 2: GROUP_IP6, 3: "::ffff:255.255.255.255"}
+HEADERS = {0x0: 14, 0x1: 46, 0x3: 18, 0x5: 18, 0xC: 30, 0xD: 30, 0xE: 22}
+TAGGED = (0x0, 0xC, 0xD)
 #: VLAN tags: none, one, two of either type, and one more than are taken out.
 TAGS = (b"", b"\x81\0\x60\5", b"\x88\xa8\0\7\x81\0\x0f\xff", b"\x81\0\x81\0" * 3)
 #: Forms of frames as ``good`` takes them, with headers of every length modulo 8 octets.
@@ -161,6 +167,29 @@ def with_udp_sum(octets, where=None):
 # What is to become of them
 
 
+def group_row(octets):
+    """Row of the group table whose group the frame is for by type, IP and UDP header and port."""
+    if len(octets) < 34:
+        return None
+    ip, udp = headers(octets)
+    number = lambda first, size: int.from_bytes(octets[first : first + size], "big")  # noqa: E731
+    if number(ip - 2, 2) == 0x0800 and len(octets) >= max(ip + 20, udp):
+        size = number(ip + 2, 2) - (udp - ip)
+        wrong = octets[ip] >> 4 != 4 or udp - ip < 20 or size < 0 or octets[ip + 9] != 17
+        wrong = wrong or number(ip + 6, 2) & 0x3FFF or total(octets[ip:udp]) != 0xFFFF
+        destination = 0xFFFF << 32 | number(ip + 16, 4)
+    elif number(ip - 2, 2) == 0x86DD and len(octets) >= udp:
+        size = number(ip + 4, 2)
+        wrong = octets[ip] >> 4 != 6 or octets[ip + 6] != 17
+        destination = number(ip + 24, 16)
+    else:
+        return None
+    if wrong or udp + size > len(octets) or size < 8 or not 8 <= number(udp + 4, 2) <= size:
+        return None
+    row = GROUP_PORTS.get(number(udp + 2, 2))
+    return row if row in GROUPS and destination == int(IPv6Address(GROUPS[row])) else None
+
+
 def expected(octets, *, flagged=False, config=CONFIG):
     """The Counter that the frame ends in, or what the receiver says of the datagram."""
     number = lambda first, size: int.from_bytes(octets[first : first + size], "big")  # noqa: E731
@@ -175,7 +204,8 @@ def expected(octets, *, flagged=False, config=CONFIG):
     if length > config["mtu"] + 14 + tags:
         return Counter.DROP_OVERSIZE
     mac = octets[:6]
-    if mac not in (config["mac"].to_bytes(6, "big"), b"\xff" * 6):
+    group = mac[0] & 1 and group_row(octets)
+    if not group and mac not in (config["mac"].to_bytes(6, "big"), b"\xff" * 6):
         kept = config.get("accept_multicast" if mac[0] & 1 else "accept_foreign")
         return Counter.RX_MANAGEMENT if kept else Counter.DROP_MAC_FILTER
     ethertype, ip = number(12 + tags, 2), 14 + tags
@@ -192,7 +222,7 @@ def expected(octets, *, flagged=False, config=CONFIG):
         if octets[ip + 6] & 0x3F or octets[ip + 7]:
             return Counter.DROP_IP_FRAGMENT
         source, destination = octets[ip + 12 : ip + 16], octets[ip + 16 : ip + 20]
-        if destination not in (bytes([10, 0, 0, 1]), b"\xff" * 4):
+        if not group and destination not in (bytes([10, 0, 0, 1]), b"\xff" * 4):
             return Counter.DROP_IP_FILTER
         if octets[ip + 9] != 17:
             return Counter.RX_MANAGEMENT
@@ -208,7 +238,7 @@ def expected(octets, *, flagged=False, config=CONFIG):
         if octets[ip + 6] == 44:
             return Counter.DROP_IP_FRAGMENT
         source, destination = octets[ip + 8 : ip + 24], octets[ip + 24 : ip + 40]
-        if int.from_bytes(destination, "big") != config["ipv6"]:
+        if not group and int.from_bytes(destination, "big") != config["ipv6"]:
             return Counter.DROP_IP_FILTER
         if octets[ip + 6] != 17:
             return Counter.RX_MANAGEMENT
@@ -224,7 +254,8 @@ def expected(octets, *, flagged=False, config=CONFIG):
     pseudo = source + destination + struct.pack(">HH", 17, udp_length)
     if number(udp + 6, 2) and total(pseudo + datagram) != 0xFFFF:
         return Counter.DROP_UDP_CHECKSUM
-    if mac == b"\xff" * 6 or is_broadcast or number(udp + 2, 2) not in PORTS:
+    is_ours = mac != b"\xff" * 6 and not is_broadcast and number(udp + 2, 2) in PORTS
+    if not group and not is_ours:
         return Counter.RX_MANAGEMENT
     content = datagram[8:]
     if len(content) < 18:
@@ -239,12 +270,17 @@ def expected(octets, *, flagged=False, config=CONFIG):
     opcode = ddp[1] & 15
     if opcode not in HEADERS or bool(ddp[0] & 0x80) != (opcode in TAGGED):
         return Counter.DROP_OPCODE
+    if group and opcode not in (0x3, 0x5, 0xE):
+        return Counter.DROP_OPCODE
     header = HEADERS[opcode]
     if len(content) < header + 4:
         return Counter.DROP_DDP_SHORT
     fields = dict.fromkeys(Datagram.as_shape().members, 0)
     fields.update(
-        qpn=PORTS[number(udp + 2, 2)],
+        qpn=group or PORTS[number(udp + 2, 2)],
+        group=int(bool(group)),
+        source_mac=number(6, 6),
+        own=int(number(6, 6) == config["mac"]),
         source_ip=source_ip,
         source_port=number(udp, 2),
         opcode=opcode,
@@ -256,7 +292,7 @@ def expected(octets, *, flagged=False, config=CONFIG):
     )
     if opcode in TAGGED:
         fields["stag"], fields["to"] = struct.unpack_from(">IQ", ddp, 2)
-        if opcode == 0xC:
+        if opcode in (0xC, 0xD):
             names = ("msn", "mo", "mlen", "immediate")
             fields.update(zip(names, struct.unpack_from(">IIII", ddp, 14), strict=True))
     else:
@@ -264,7 +300,11 @@ def expected(octets, *, flagged=False, config=CONFIG):
         fields.update(zip(names, struct.unpack_from(">IIII", ddp, 2), strict=True))
         if opcode == 0xE:
             (fields["immediate"],) = struct.unpack_from(">I", ddp, 18)
-    fields["immediate"] *= fields["immediate_valid"]
+        if opcode == 0x1:
+            names = ("immediate", "sink_to", "mlen", "stag", "to")
+            fields.update(zip(names, struct.unpack_from(">IQIIQ", ddp, 18), strict=True))
+    if opcode != 0x1:
+        fields["immediate"] *= fields["immediate_valid"]
     return SimpleNamespace(fields=fields, payload=ddp[header:])
 
 
@@ -282,11 +322,17 @@ class Harness(wiring.Component):
         m = Module()
         m.submodules.receiver = self.receiver
         banks = [[0] * PARAMETERS.n_qp for _ in range(4)]
-        for i, (port, qpn) in enumerate(PORTS.items()):
+        for i, (port, qpn) in enumerate((PORTS | GROUP_PORTS).items()):
             row = port_rows(port, PARAMETERS.n_qp)[i % 4]
-            banks[i % 4][row] = PORT_ENTRY.to_int(valid=1, port=port, qpn=qpn)
+            assert not banks[i % 4][row]
+            group = port in GROUP_PORTS
+            banks[i % 4][row] = PORT_ENTRY.to_int(valid=1, port=port, qpn=qpn, group=group)
         # A port in two banks is the lower bank's.
-        banks[3][port_rows(4791, PARAMETERS.n_qp)[3]] = PORT_ENTRY.to_int(valid=1, port=4791, qpn=9)
+        for port, bank in ((4791, 3), (5000, 1)):
+            row = port_rows(port, PARAMETERS.n_qp)[bank]
+            assert not banks[bank][row]
+            values = {"port": port, "qpn": 9, "group": port == 4791}
+            banks[bank][row] = PORT_ENTRY.to_int(valid=1, **values)
         for i, bank in enumerate(banks):
             rows = memory.Memory(shape=PORT_ROW.size, depth=PARAMETERS.n_qp, init=bank)
             m.submodules[f"bank{i}"] = rows
@@ -295,6 +341,13 @@ class Harness(wiring.Component):
                 read.addr.eq(self.receiver.ports.indices[i]),
                 self.receiver.ports.rows[i].as_value().eq(read.data),
             ]
+        groups = self.receiver.groups
+        with m.Switch(groups.index):
+            for row, address in GROUPS.items():
+                with m.Case(row):
+                    m.d.comb += [groups.in_use.eq(1), groups.address.eq(int(IPv6Address(address)))]
+            with m.Default():
+                m.d.comb += groups.address.eq(int(IPv6Address(GROUPS[1])))
         return m
 
 
@@ -303,13 +356,15 @@ class Run:
 
     ``frames`` are octets, or pairs of octets and the numbers of the beats that carry ``error``.
     ``gap`` and ``stall`` are probabilities for each cycle; ``open_at`` holds the outputs until that
-    cycle.
+    cycle; ``later`` is another configuration, and the cycle in which it comes.
     """
 
-    def __init__(self, frames, *, gap=0.0, stall=0.0, open_at=0, seed=SEED, config=CONFIG, **sizes):
+    def __init__(
+        self, frames, *, gap=0.0, stall=0.0, open_at=0, seed=SEED, config=CONFIG, later=(), **sizes
+    ):
         self.frames = [item if isinstance(item, tuple) else (item, ()) for item in frames]
         self.gap, self.stall, self.open_at, self.seed = gap, stall, open_at, seed
-        self.config = config
+        self.config, self.later = config, later
         self.outcomes, self.datagrams, self.payloads = [], [], []
         self.frame_ends, self.datagram_times = [], []
         harness = Harness(**sizes)
@@ -346,6 +401,8 @@ class Run:
         while quiet < 40:
             assert cycle < limit, f"no end after {cycle} cycles; seed {self.seed}"
             send = pending is not None and rng.random() >= self.gap
+            if self.later and cycle == self.later[1]:
+                ctx.set(dut.config, self.later[0])
             ready = (
                 cycle >= self.open_at and rng.random() >= self.stall,
                 cycle >= self.open_at and rng.random() >= self.stall,
@@ -422,6 +479,17 @@ def good(opcode=0xC, size=24, **options):
     return frame(segment(opcode, rng.randbytes(size), rng=rng), **options)
 
 
+#: What ``good`` takes for a frame to a group of IPv4 and IPv6.
+GROUP = {"port": 5000, "ether": {"dst": GROUP_MAC}, "ip": {"dst": GROUP_IP}}
+GROUP6 = {"port": 5001, "ether": {"dst": "33:33:00:04:00:05"}, "ip": {"dst": GROUP_IP6}}
+GROUP6 |= {"ipv6": True}
+BROADCAST = {"port": 5002, "ether": {"dst": "ff:ff:ff:ff:ff:ff"}, "ip": {"dst": "255.255.255.255"}}
+
+
+def to_group(form):
+    return form | (GROUP6 if "ipv6" in form else GROUP)
+
+
 # Tests
 
 
@@ -436,7 +504,7 @@ def test_every_short_payload(opcode):
 def test_every_payload_to_200_and_the_largest():
     """P2, P12, P17, with gaps and stalls."""
     opcodes = list(HEADERS)
-    frames = [good(opcodes[size % 5], size) for size in range(73, 201)]
+    frames = [good(opcodes[size % 7], size) for size in range(73, 201)]
     frames += [good(opcode, 1500 - 28 - 4 - header) for opcode, header in HEADERS.items()]
     frames += [good(0xC, 1408), good(0xC, 1500 - 28 - 4 - 30 + 1)]
     run = check(frames, gap=0.2, stall=0.2)
@@ -660,7 +728,7 @@ def named_cases():
         yield f"P31 RDMAP version {version}", frame(octets), Counter.DROP_RDMAP_VERSION
     for opcode in range(16):
         for control in (0x01, 0x81, 0x7D, 0xFD):
-            octets = with_crc(bytes([control, 0x40 | opcode]) + bytes(40))
+            octets = with_crc(bytes([control, 0x40 | opcode]) + bytes(44))
             known = opcode in HEADERS and bool(control & 0x80) == (opcode in TAGGED)
             yield (
                 f"P31 {opcode=:#x} {control=:#x}",
@@ -671,6 +739,149 @@ def named_cases():
     yield "CRC big-endian", frame(header + segment(0x0, b"")[:-5:-1]), Counter.DROP_CRC
     for opcode in HEADERS:
         yield f"{opcode=:#x} SE, IM", frame(segment(opcode, b"x", flags=0, bits=0x30)), None
+
+
+def group_cases():
+    """As ``named_cases``, of frames to groups, or nearly."""
+    for opcode in HEADERS:
+        counter = None if opcode in (0x3, 0x5, 0xE) else Counter.DROP_OPCODE
+        for form in FORMS:
+            yield f"{opcode=:#x} {form}", good(opcode, 9, **to_group(form)), counter
+        yield f"{opcode=:#x} broadcast", good(opcode, 9, **BROADCAST), counter
+    for name, form in (("IPv4", GROUP), ("IPv6", GROUP6)):
+        own = {"ether": form["ether"] | {"src": OUR_MAC}}
+        yield f"{name} our own", good(0x3, 9, **form | own), None
+        yield f"{name} our own, tag", good(0x3, 9, **form | own, tags=TAGS[1]), None
+        nearly = {"ether": form["ether"] | {"src": "02:00:00:00:00:03"}}
+        yield f"{name} nearly our own", good(0x3, 9, **form | nearly), None
+        other = "239.1.2.2" if form is GROUP else "ff0e::2:2:3:4:5"
+        broadcast_mac = {"ether": BROADCAST["ether"]}
+        faults = (
+            ({"ip": {"dst": other}}, Counter.DROP_IP_FILTER),
+            ({"port": 5003}, Counter.DROP_IP_FILTER),
+            ({"port": 5004}, Counter.DROP_IP_FILTER),
+            ({"port": 4791}, Counter.DROP_IP_FILTER),
+            ({"port": 9}, Counter.DROP_IP_FILTER),
+            ({"udp": {"len": 7}}, Counter.DROP_IP_FILTER),
+            ({"udp": {"len": 1000}}, Counter.DROP_IP_FILTER),
+        )
+        for fault, counter in faults:
+            octets = good(0x3, 9, **form | fault)
+            yield f"{name} {fault}", octets, Counter.DROP_MAC_FILTER
+            yield (
+                f"{name} {fault}, broadcast",
+                good(0x3, 9, **form | fault | broadcast_mac),
+                counter,
+            )
+        yield f"{name} broadcast MAC", good(0x3, 9, **form | broadcast_mac), None
+        sole = {"ether": {"dst": OUR_MAC}}
+        yield f"{name} our MAC", good(0x3, 9, **form | sole), Counter.DROP_IP_FILTER
+        octets = good(0x3, 9, **{**form, **sole, "ip": {}})
+        yield f"{name} our MAC and address", octets, Counter.RX_MANAGEMENT
+        octets = good(0x3, 9, **form, udp={"chksum": 1})
+        yield f"{name} UDP sum wrong", octets, Counter.DROP_UDP_CHECKSUM
+        yield f"{name} no UDP sum", good(0x3, 9, **form, udp={"chksum": 0}), None
+        yield f"{name} UDP 8", frame(b"", **form), Counter.DROP_DDP_SHORT
+        yield f"{name} UDP 8, unpadded", frame(b"", **form, pad=False), Counter.DROP_DDP_SHORT
+        for size in range(1, 18):
+            octets = frame(bytes(size), **form, pad=False)
+            yield f"{name} UDP {8 + size}", octets, Counter.DROP_DDP_SHORT
+        yield f"{name} CRC wrong", frame(bytes(18), **form), Counter.DROP_CRC
+        octets = frame(with_crc(b"\1\xc3" + bytes(16)), **form)
+        yield f"{name} RDMAP version 3", octets, Counter.DROP_RDMAP_VERSION
+        octets = frame(with_crc(b"\2\x43" + bytes(16)), **form)
+        yield f"{name} DDP version 2", octets, Counter.DROP_DDP_VERSION
+        octets = frame(with_crc(b"\1\x4e" + bytes(18)), **form)
+        yield f"{name} 0xE cut short", octets, Counter.DROP_DDP_SHORT
+        yield f"{name} 0x2", frame(with_crc(b"\1\x42" + bytes(40)), **form), Counter.DROP_OPCODE
+        yield (
+            f"{name} 0x3, T",
+            frame(with_crc(b"\x81\x43" + bytes(40)), **form),
+            Counter.DROP_OPCODE,
+        )
+        yield f"{name} oversize", good(0x3, 1500, **form), Counter.DROP_OVERSIZE
+    for mac, sums, fragments, kinds in (
+        (GROUP_MAC, *[Counter.DROP_MAC_FILTER] * 3),
+        ("ff:ff:ff:ff:ff:ff", Counter.DROP_IP_CHECKSUM, *[Counter.DROP_IP_FRAGMENT], None),
+    ):
+        form = GROUP | {"ether": {"dst": mac}}
+        ip = form["ip"]
+        yield "IP sum wrong", good(0x3, 9, **form | {"ip": ip | {"chksum": 1}}), sums
+        yield "fragment", good(0x3, 9, **form | {"ip": ip | {"flags": "MF"}}), fragments
+        kinds = kinds or Counter.DROP_IP_FILTER
+        yield "ICMP", good(0x3, 9, **form | {"ip": ip | {"proto": 1}}), kinds
+    mapped = GROUP | {"ip": {"dst": GROUPS[1]}, "ipv6": True}
+    yield "the mapped address", good(0x3, 9, **mapped), None
+    octets = good(0x3, 9, **GROUP | {"ip": {"dst": "1.2.3.4"}, "port": 5001})
+    yield "IPv4 at an IPv6 group's port", octets, Counter.DROP_MAC_FILTER
+    for bit in range(0, 128, 5):
+        other = str(IPv6Address(int(IPv6Address(GROUP_IP6)) ^ 1 << bit))
+        octets = good(0x3, 9, **GROUP6 | {"ip": {"dst": other}})
+        yield "another address", octets, Counter.DROP_MAC_FILTER
+    for bit in range(0, 32, 3):
+        other = str(IPv4Address(int(IPv4Address(GROUP_IP)) ^ 1 << bit))
+        octets = good(0x3, 9, **GROUP | {"ip": {"dst": other}})
+        yield "another address", octets, Counter.DROP_MAC_FILTER
+
+
+def test_each_line_of_the_rule_for_groups():
+    names, frames, counters = zip(*group_cases(), strict=True)
+    for name, octets, counter in zip(names, frames, counters, strict=True):
+        want = expected(octets)
+        assert (want if isinstance(want, Counter) else None) == counter, name
+    check(frames)
+    kept = CONFIG | {"accept_multicast": 1, "accept_foreign": 1}
+    check(frames[::-2], gap=0.3, stall=0.3, config=kept)
+
+
+@pytest.mark.parametrize("form", FORMS[:4])
+def test_every_truncation_of_a_frame_to_a_group(form):
+    """One frame behind the other, as short as they may be, to groups and to us."""
+    whole = good(0x3, 5, pad=False, **to_group(form))
+    afters = [good(0x5, 0, **to_group(FORMS[3])), good(0x3, 0, **GROUP), good(0x0, 4)]
+    frames = []
+    for length in range(1, len(whole) + 1):
+        frames += [Cut(whole, length), afters[length % 3], b"\x02", afters[length % 2]]
+    check(frames)
+
+
+@pytest.mark.parametrize("offset", range(4))
+def test_every_wrong_octet_of_a_frame_to_a_group(offset):
+    rng = random.Random(SEED + offset)
+    whole = good(0xE, 13 + offset, **to_group(FORMS[offset])) + rng.randbytes(offset)
+    where = headers(whole)
+    frames = []
+    for position in range(len(whole)):
+        fault = rng.choice((1 << offset, 0x80, rng.randrange(1, 256)))
+        wrong = patched(whole, {position: bytes([whole[position] ^ fault])})
+        frames += [wrong, with_udp_sum(with_ip_sum(wrong, where), where)]
+    check(frames)
+
+
+def test_frames_of_other_groups_take_no_room():
+    """With the buffer full to the last word, what no group's row is for is dropped as that."""
+    others = [good(0x3, 600, **GROUP | {"port": port}) for port in (5001, 5003, 9)]
+    frames = [good(0xC, 600), good(0x3, 600, **GROUP), *others * 3, good(0x3, 600, **GROUP)]
+    words = sum(len(octets) // 8 + 1 for octets in frames)
+    run = Run(frames, open_at=words + 100)
+    assert run.outcomes == [None] * 2 + [Counter.DROP_MAC_FILTER] * 9 + [None]
+    run = Run([*frames, *frames], open_at=2 * words + 100)
+    assert run.outcomes[12:] == [Counter.DROP_OVERFLOW] * 2 + [Counter.DROP_MAC_FILTER] * 9 + [
+        Counter.DROP_OVERFLOW
+    ]
+
+
+@pytest.mark.parametrize("register", ("mac", "ipv4", "mtu"))
+def test_a_register_written_during_a_frame(register):
+    """Whatever becomes of that frame, its payload comes whole or not at all."""
+    frames = [good(0xC, 100 + index) for index in range(12)]
+    wrong = CONFIG | {register: 500 if register == "ipv4" else 1}
+    for seed in range(3):
+        run = Run(frames, config=wrong, later=(CONFIG, 10 * (len(frames[0]) // 8) + 3 + 5 * seed))
+        assert len(run.outcomes) == 12
+        kept = [expected(octets) for octets in frames[len(frames) - len(run.datagrams) :]]
+        run.check_datagrams(kept)
+        assert 0 < len(kept) < 12 and run.outcomes[-len(kept) :] == [None] * len(kept)
 
 
 def test_each_line_of_the_rule():
@@ -809,7 +1020,7 @@ def test_latency():
 def test_random_mixture(seed):
     """P12: good and bad frames, gaps and stalls of random likelihood."""
     rng = random.Random(seed)
-    sources = [octets for _, octets, _ in named_cases()]
+    sources = [octets for _, octets, _ in (*named_cases(), *group_cases())]
     frames = []
     for _ in range(100):
         octets = (

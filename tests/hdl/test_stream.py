@@ -40,11 +40,15 @@ class HoldCheck:
         return item if ready else None
 
 
-@pytest.mark.parametrize("depth", [2, 3, 4, 5, 16, 33, 64, 65, 80])
+@pytest.mark.parametrize(
+    ("depth", "direct"),
+    [(depth, True) for depth in (2, 3, 4, 5, 16, 33, 64, 65, 80)]
+    + [(depth, False) for depth in (2, 3, 4, 16, 33)],
+)
 @pytest.mark.parametrize("seed", [SEED, SEED + 1])
-def test_queue(depth, seed):
-    dut = Queue(16, depth)
-    in_block_ram = 16 * depth > 1024
+def test_queue(depth, direct, seed):
+    dut = Queue(16, depth, direct=direct)
+    in_block_ram = 16 * depth > 1024 or not direct
 
     async def bench(ctx):
         rng = random.Random(seed)

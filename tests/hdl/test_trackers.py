@@ -5,7 +5,8 @@ from receive_bench import make_rng, run
 
 from uwarp.contract import CloseTarget, Parameters
 from uwarp_hdl.iwarp.closed import ClosedMessages
-from uwarp_hdl.iwarp.trackers import Trackers
+from uwarp_hdl.iwarp.receive_layouts import MessageKind
+from uwarp_hdl.iwarp.trackers import OVERLAP_SETTLES, SCAN_STEPS, Trackers
 
 PARAMETERS = Parameters(n_qp=4, n_tracker=8, n_closed=16, map_bits=1024)
 
@@ -58,10 +59,7 @@ def test_open_look_up_close():
                 slots[index] = None
                 await strobe(ctx, (dut, "close"), close_index=index)
             wanted = rng.choice([slot for slot in slots if slot] or [(number, 0, 0, 0)])
-            for probe in (wanted[0], number + 1000):
-                ctx.set(dut.digest, probe)
-                expected = sum((bool(s) and s[0] == probe) << i for i, s in enumerate(slots))
-                assert ctx.get(dut.match) == expected
+            settles = OVERLAP_SETTLES - 2  # the cycles that ``strobe`` takes
             # One octet before, at, and after each end of another message.
             for start in {wanted[2] - 1, wanted[2], wanted[3], wanted[3] + 1} - {-1}:
                 end = start + rng.choice((0, 0, 30))
@@ -72,8 +70,14 @@ def test_open_look_up_close():
                     (bool(s) and s[1] == wanted[1] and s[2] <= end and start <= s[3]) << i
                     for i, s in enumerate(slots)
                 )
-                await ctx.tick()
+                await ctx.tick().repeat(settles)
+                settles = SCAN_STEPS
                 assert ctx.get(dut.overlap) == expected
+            for probe in (wanted[0], number + 1000):
+                ctx.set(dut.digest, probe)
+                await ctx.tick()
+                expected = sum((bool(s) and s[0] == probe) << i for i, s in enumerate(slots))
+                assert ctx.get(dut.match) == expected
 
     run(dut, bench)
 
@@ -239,7 +243,7 @@ def test_a_lookup_while_old_rows_are_forgotten():
     """At every distance from the scrubber's steps the answer is that of the row asked for."""
     dut = ClosedMessages(PARAMETERS)
     fields = {"qpn": 0, "source_ip": 1, "source_port": 1}
-    fresh, old, unknown = (fields | {"msn": msn, "send": 0} for msn in (1, 2, 3))
+    fresh, old, unknown = (fields | {"msn": msn, "kind": MessageKind.RECORD} for msn in (1, 2, 3))
 
     async def bench(ctx):
         await ctx.tick().until(~dut.busy)
@@ -276,7 +280,7 @@ def test_closed_messages():
                 "source_ip": rng.randrange(2),
                 "source_port": rng.randrange(2),
                 "msn": rng.choice((1, 2, 17, 0xFFFFFFF1)),
-                "send": rng.randrange(2),
+                "kind": rng.choice(list(MessageKind)),
             }
             row = (name["msn"] ^ name["qpn"] << 4) % 16
             if rng.random() < 0.5:

@@ -7,7 +7,8 @@
 QP row: 2 cycles, with state RESET until both units have taken their doorbell. CQ row: until the
 completion unit has cleared the queue and its interrupt, which waits for the CQEs before it to be in
 memory. Moderation row: until the completion unit has taken it, in order with the CQ's doorbells.
-Region and port rows, and rows beyond their table: 2 cycles.
+Group row: until the table has written it, when the datagrams before it are copied. Region and port
+rows, and rows beyond their table: 2 cycles.
 """
 
 from amaranth.hdl import Cat, Module, Signal
@@ -17,7 +18,7 @@ from amaranth.lib.wiring import In, Out
 from uwarp.contract import Parameters, QpState, Table
 
 from ..iwarp.tables import TableWriteSignature
-from ..layouts import CQ_ROW, PORT_ROW, QP_ROW, REGION_ROW, RingDoorbell
+from ..layouts import CQ_ROW, GROUP_ROW, PORT_ROW, QP_ROW, REGION_ROW, RingDoorbell
 from .doorbells import CqPost
 from .registers import CommandSignature
 
@@ -34,7 +35,9 @@ class TableCommand(wiring.Component):
     Members
     -------
     command : In(CommandSignature())
-    qp, region, port : Out(TableWriteSignature)
+    qp, region, port, group : Out(TableWriteSignature)
+    group_written : In(1)
+        Strobe: the row of the last write of ``group`` has been taken.
     row : Out(CQ_ROW)
         The row of a CQ command.
     post_send, post_receive : Out(stream.Signature(RingDoorbell))
@@ -47,13 +50,19 @@ class TableCommand(wiring.Component):
 
     def __init__(self, parameters: Parameters) -> None:
         self._parameters = parameters
-        rows = {Table.QP: QP_ROW, Table.REGION: REGION_ROW, Table.PORT: PORT_ROW}
+        rows = {
+            Table.QP: QP_ROW,
+            Table.REGION: REGION_ROW,
+            Table.PORT: PORT_ROW,
+            Table.GROUP: GROUP_ROW,
+        }
         self._depths = {
             Table.QP: parameters.n_qp,
             Table.REGION: parameters.n_region,
             Table.CQ: parameters.n_cq,
             Table.PORT: parameters.n_port,
             Table.MODERATION: parameters.n_cq,
+            Table.GROUP: parameters.n_group,
         }
         writes = {
             table.name.lower(): Out(TableWriteSignature(row, (depth - 1).bit_length()))
@@ -64,6 +73,7 @@ class TableCommand(wiring.Component):
             {
                 "command": In(CommandSignature()),
                 **writes,
+                "group_written": In(1),
                 "row": Out(CQ_ROW),
                 "post_send": Out(stream.Signature(RingDoorbell)),
                 "post_receive": Out(stream.Signature(RingDoorbell)),
@@ -85,6 +95,7 @@ class TableCommand(wiring.Component):
             (Table.QP, self.qp),
             (Table.REGION, self.region),
             (Table.PORT, self.port),
+            (Table.GROUP, self.group),
         ):
             m.d.comb += [
                 port.index.eq(command.row),
@@ -121,6 +132,11 @@ class TableCommand(wiring.Component):
                     with m.If(in_range[Table.MODERATION]):
                         m.d.sync += self.post_completion.valid.eq(1)
                         m.next = "POST"
+                    with m.If(in_range[Table.GROUP]):
+                        m.next = "WRITE"
+            with m.State("WRITE"):
+                with m.If(self.group_written):
+                    m.next = "DONE"
             with m.State("POST"):
                 posts = (*rings, self.post_completion)
                 with m.If(~Cat(post.valid for post in posts).any() & self.doorbells_empty):

@@ -18,6 +18,7 @@ from operator import or_
 from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal
 from amaranth.lib import memory, wiring
 from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
 
 from uwarp.contract import (
     MAGIC,
@@ -80,7 +81,7 @@ class RegisterFile(wiring.Component):
     snapshot : Out(SnapshotSignature())
     command : Out(CommandSignature())
     irq_set, irq_clear, irq_cq : In
-        As from the completion unit.
+        As from the completion unit, of a CQ that exists.
     event_ring : Out(EventRing)
     event_clear : Out(1)
         Strobe: EVENT_RING was written.
@@ -155,6 +156,8 @@ class RegisterFile(wiring.Component):
             Register.MAP_BITS: parameters.map_bits,
             Register.MAX_MTU: parameters.max_mtu,
             Register.CLOCK_HZ: parameters.clock_hz,
+            Register.N_GROUP: parameters.n_group,
+            Register.N_READ: parameters.n_read,
             Register.STATUS: self.busy * DeviceStatus.BUSY,
         }
         # What writing sets, and reading reads: words from the least significant one.
@@ -163,7 +166,13 @@ class RegisterFile(wiring.Component):
             Register.MAC_HIGH: [self.config.mac[32:]],
             Register.IPV4: [self.config.ipv4],
             Register.MTU: [self.config.mtu],
-            Register.FILTER: [Cat(self.config.accept_multicast, self.config.accept_foreign)],
+            Register.FILTER: [
+                Cat(
+                    self.config.accept_multicast,
+                    self.config.accept_foreign,
+                    self.config.loop_groups,
+                )
+            ],
             Register.IPV6: [self.config.ipv6[i : i + 32] for i in range(0, 128, 32)],
             Register.IRQ_ENABLE: [irq_enable],
             Register.EVENT_ADDR_LOW: [ring.address[:32]],
@@ -185,7 +194,12 @@ class RegisterFile(wiring.Component):
             register: Signal(name=f"is_{register.name.lower()}", reset_less=True)
             for register in Register
         }
-        number = Signal(range(max(register.value.count for register in Register)))
+        # The word of an array, should it be that array's.
+        numbers = {
+            register: Signal(range(register.value.count), name=f"{register.name.lower()}_number")
+            for register in Register
+            if register.value.count > 1
+        }
         m.d.sync += [
             decoded.eq(access.request & ~access.done),
             fetched.eq(access.request & ~access.done & decoded),
@@ -197,14 +211,17 @@ class RegisterFile(wiring.Component):
                 for register in Register:
                     for index in range(register.value.count):
                         with m.Case(register.at(index) >> 2):
-                            m.d.sync += [selected[register].eq(1), number.eq(index)]
+                            m.d.sync += selected[register].eq(1)
+        for register, number in numbers.items():
+            stride = exact_log2(register.at(1) - register.at(0) >> 2)
+            m.d.sync += number.eq((offset - (register.at(0) >> 2))[stride:])
 
         values = [Mux(selected[register], word, 0) for register, word in always.items()]
         for register, words in when_idle.items():
             word = words[0]
             if len(words) > 1:
                 word = Signal(32, name=f"{register.name.lower()}_word")
-                m.d.sync += word.eq(Array(words)[number])
+                m.d.sync += word.eq(Array(words)[numbers[register]])
             values.append(Mux(selected[register] & ~self.busy, word, 0))
         gathered_word = Signal(32)
         data_word = Signal(32)
@@ -250,8 +267,8 @@ class RegisterFile(wiring.Component):
             access.value.eq(value),
         ]
         m.d.comb += [
-            counter.index.eq(number),
-            snapshot.index.eq(number),
+            counter.index.eq(numbers[Register.COUNTERS_LOW]),
+            snapshot.index.eq(numbers[Register.SNAPSHOT_LOW]),
             command.row.eq(table_select),
             command.kind.eq(table_select[16:]),
             command.data.eq(row),
@@ -267,17 +284,18 @@ class RegisterFile(wiring.Component):
         for register, words in storage.items():
             assert register.value.access is AccessMode.RW
             for index, word in enumerate(words):
-                with m.If(writes[register] & (number == index)):
+                is_word = numbers[register] == index if len(words) > 1 else 1
+                with m.If(writes[register] & is_word):
                     m.d.sync += word.eq(access.data)
         write_data = writes[Register.TABLE_DATA]
         m.d.comb += [
-            data_read.addr.eq(number),
-            data_write.addr.eq(number),
+            data_read.addr.eq(numbers[Register.TABLE_DATA]),
+            data_write.addr.eq(numbers[Register.TABLE_DATA]),
             data_write.data.eq(access.data),
             data_write.en.eq(write_data),
         ]
         for index in range(0, _ROW_BITS, 32):
-            with m.If(write_data & (number == index // 32)):
+            with m.If(write_data & (numbers[Register.TABLE_DATA] == index // 32)):
                 m.d.sync += row[index : index + 32].eq(access.data)
         with m.If(writes[Register.CONTROL]):
             m.d.sync += [
@@ -310,12 +328,19 @@ class RegisterFile(wiring.Component):
             m.d.sync += self.close.active.eq(0)
 
         # Interrupts: a CQ that fires in the cycle in which its bit is cleared stays set.
+        irq_set, irq_clear = Signal(), Signal()
+        irq_cq = Signal(range(parameters.n_cq))
+        m.d.sync += [
+            irq_set.eq(self.irq_set),
+            irq_clear.eq(self.irq_clear),
+            irq_cq.eq(self.irq_cq),
+        ]
         for cq in range(parameters.n_cq):
-            is_cq = self.irq_cq == cq
-            written = writes[Register.IRQ_STATUS] & (number == cq // 32)
-            with m.If(self.irq_set & is_cq):
+            is_cq = irq_cq == cq
+            written = writes[Register.IRQ_STATUS] & (numbers[Register.IRQ_STATUS] == cq // 32)
+            with m.If(irq_set & is_cq):
                 m.d.sync += irq_status[cq].eq(1)
-            with m.Elif((self.irq_clear & is_cq) | (written & access.data[cq % 32])):
+            with m.Elif((irq_clear & is_cq) | (written & access.data[cq % 32])):
                 m.d.sync += irq_status[cq].eq(0)
         with m.If(self.event_written):
             m.d.sync += event_status.eq(1)

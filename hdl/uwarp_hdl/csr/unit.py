@@ -29,6 +29,7 @@ from .registers import RegisterFile
 
 __all__ = ["ControlUnit"]
 
+_TABLES = ("qp", "region", "port", "group")
 _TIME_BITS = 47
 
 
@@ -48,7 +49,9 @@ class ControlUnit(wiring.Component):
     time : Out(47)
         Clock cycles since power-up.
     config : Out(PortConfig)
-    qp, region, port : Out(TableWriteSignature)
+    qp, region, port, group : Out(TableWriteSignature)
+    group_written : In(1)
+        As of TableCommand.
     send, receive : Out(stream.Signature(RingDoorbell))
     completion : Out(stream.Signature(CqDoorbell))
     irq_set, irq_clear, irq_cq : In
@@ -73,7 +76,7 @@ class ControlUnit(wiring.Component):
         self._parameters = parameters
         self._sources = sources
         self._command = TableCommand(parameters)
-        writes = {name: self._command.signature.members[name] for name in ("qp", "region", "port")}
+        writes = {name: self._command.signature.members[name] for name in _TABLES}
         super().__init__(
             {
                 "bus": In(Axi4LiteSignature(ADDRESS_BITS)),
@@ -81,6 +84,7 @@ class ControlUnit(wiring.Component):
                 "time": Out(_TIME_BITS),
                 "config": Out(PortConfig),
                 **writes,
+                "group_written": In(1),
                 "send": Out(stream.Signature(RingDoorbell)),
                 "receive": Out(stream.Signature(RingDoorbell)),
                 "completion": Out(stream.Signature(CqDoorbell)),
@@ -166,8 +170,9 @@ class ControlUnit(wiring.Component):
             pages.row.eq(command.row),
             command.doorbells_empty.eq(pages.empty),
             command.cq_cleared.eq(self.irq_clear),
+            command.group_written.eq(self.group_written),
         ]
-        for name in ("qp", "region", "port"):
+        for name in _TABLES:
             wiring.connect(m, getattr(command, name), wiring.flipped(getattr(self, name)))
         for name in ("send", "receive", "completion"):
             connect_streams(m, getattr(pages, name), getattr(self, name))

@@ -1,11 +1,11 @@
 """The checks that need only a datagram, its QP, its region, and for a Send the posted receive.
 
-    datagrams -> rows -> differences -> sums -> granules -> verdict -> segments
-                  '-> receive (Send) -> region -^
-                  '-> held, span (open Send) -^
+    datagrams ----+-> rows -> differences -> sums -> granules -> verdict -+-----------> segments
+    read_openings-'    '-> receive (Send) -> region -^                    '-> request -^
+                       '-> held, span (open Send, Read) -^
 
-Messages, closed or open, are the business of the unit behind (:mod:`.dispatch`); but where a Send's
-datagram goes depends on whether its message is open, so that is asked here.
+Messages, closed or open, are the business of the unit behind (:mod:`.dispatch`); but where a
+datagram of a Send or of a Read goes depends on whether its message is open, so that is asked here.
 """
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal
@@ -16,7 +16,7 @@ from amaranth.utils import exact_log2
 from uwarp.contract import Access, Counter, Parameters, QpState
 
 from ..interfaces import TableReadSignature
-from ..layouts import QP_ROW, REGION_ROW, Datagram
+from ..layouts import QP_ROW, REGION_ROW, Datagram, ReadOpening, ReadRequest
 from .receive_layouts import (
     DIGEST_WIDTH,
     granule_width,
@@ -28,10 +28,15 @@ from .receive_layouts import (
 )
 from .receive_queue import PostedReceive, ReceiveLookupSignature
 
-__all__ = ["RECORD", "WRITE", "SegmentCheck"]
+__all__ = ["READ_REQUEST", "RECORD", "RESPONSE_RECORD", "WRITE", "SegmentCheck"]
 
 WRITE = 0x0
+READ_REQUEST = 0x1
 RECORD = 0xC
+RESPONSE_RECORD = 0xD
+
+_READ_GRANULE_LOG2 = 6
+"""Of a Read's response (device behaviour, 7.8), hence of the region that it goes to."""
 
 
 def receives(qp):
@@ -41,9 +46,12 @@ def receives(qp):
 class SegmentCheck(wiring.Component):
     """Checks of section 3 of the device behaviour but those that ask for messages and CQ slots.
 
-    One tagged datagram in 7 cycles, a Send in 10 or, after a pause, 11; one of an open message in
-    12. A Send waits for its WQE if that is not in the cache; and is given out only when the Send
-    before it has met its fate, or for that of an open message every datagram before it.
+    One tagged datagram in 7 cycles, a Read Request in 8, a Send in 10 or, after a pause, 11; one of
+    an open Send or of a Read in 12. A Send waits for its WQE if that is not in the cache; and is
+    given out only when the Send before it has met its fate, or for that of an open message every
+    datagram before it.
+
+    A Read to be opened goes the way of a tagged datagram. It takes turns with those that wait.
 
     Of a Send checks 7, 9, 10 and 12 are not in ``drop`` but in ``receive`` and ``mapped``: they
     come after others that are not made here.
@@ -51,6 +59,11 @@ class SegmentCheck(wiring.Component):
     Members
     -------
     datagrams : In(stream of Datagram)
+    read_openings : In(stream of ReadOpening)
+    requests : Out(stream of ReadRequest)
+        One for each Read Request that is given out without ``drop``, before that.
+    read_room : In(1)
+        A Read Request can be taken. Right from 3 cycles after the last.
     qp, region : Out(TableReadSignature)
     failed : In(n_qp)
         QPs that have failed.
@@ -67,6 +80,9 @@ class SegmentCheck(wiring.Component):
         super().__init__(
             {
                 "datagrams": In(stream.Signature(Datagram)),
+                "read_openings": In(stream.Signature(ReadOpening)),
+                "requests": Out(stream.Signature(ReadRequest)),
+                "read_room": In(1),
                 "qp": Out(TableReadSignature(QP_ROW, exact_log2(parameters.n_qp))),
                 "region": Out(TableReadSignature(REGION_ROW, exact_log2(parameters.n_region))),
                 "failed": In(parameters.n_qp),
@@ -96,11 +112,15 @@ class SegmentCheck(wiring.Component):
         qp_failed = Signal()
         region = Signal(REGION_ROW)
         receive = Signal(PostedReceive)
+        is_opening = Signal()
         is_write = datagram.opcode == WRITE
+        is_request = datagram.opcode == READ_REQUEST
         is_record = datagram.opcode == RECORD
-        is_send = ~(is_write | is_record)
+        is_response = ~is_opening & (datagram.opcode == RESPONSE_RECORD)
+        is_send = ~datagram.opcode.matches(WRITE, READ_REQUEST, RECORD, RESPONSE_RECORD)
 
-        # The extent must lie inside the region: the message, the Write's payload, or the SGE.
+        # The extent must lie inside the region: the message, the Write's payload, what is to be
+        # read, or the SGE.
         stag = Signal(32)
         extent_start = Signal(64)
         extent_length = Signal(32)
@@ -108,27 +128,49 @@ class SegmentCheck(wiring.Component):
         below_zero = Signal()
         message_end = Signal(33)
 
-        # The datagram is one of an open Send: what lies in ``region`` is of its tracker.
+        # The datagram is one of an open Send or Read: what lies in ``region`` is of its tracker.
         is_held = Signal()
         doubtful = Signal()  # a message was opened since its tracker was looked at
-        is_open = is_send & receives(qp) & self.found
+        is_open = (is_send | is_response) & receives(qp) & self.found
+        is_busy = Signal()
 
         digest = Signal(DIGEST_WIDTH)
         base = Signal(64)
         m.d.comb += base.eq(datagram.to - datagram.mo)
 
         segment = self.segments.payload
-        incoming = self.datagrams.payload
         look = self.look
+
+        # A Read to be opened, chosen a cycle before, looks like a segment of its response.
+        opening = self.read_openings.payload
+        chosen = Signal()
+        incoming = Signal(Datagram)
+        incoming_valid = Signal()
+        m.d.comb += [
+            incoming.eq(self.datagrams.payload),
+            incoming_valid.eq(chosen | self.datagrams.valid),
+        ]
+        with m.If(chosen):
+            for name in ("qpn", "source_ip", "source_port", "msn", "mlen"):
+                m.d.comb += incoming[name].eq(opening[name])
+            m.d.comb += [
+                incoming.opcode.eq(RESPONSE_RECORD),
+                incoming.stag.eq(opening.lkey),
+                incoming.to.eq(opening.addr),
+                incoming.mo.eq(0),
+                incoming.payload_length.eq(0),
+                incoming.group.eq(0),
+            ]
         m.d.comb += look.qpn.eq(datagram.qpn)
         with m.If(self.opened):
             m.d.sync += doubtful.eq(1)
         with m.FSM() as fsm:
             with m.State("IDLE"):
                 m.d.comb += [
-                    self.datagrams.ready.eq(1),
+                    self.datagrams.ready.eq(~chosen),
+                    self.read_openings.ready.eq(chosen),
                     self.renew.eq(1),
-                    look.lookup.eq(self.datagrams.valid),
+                    look.lookup.eq(incoming_valid),
                     look.qpn.eq(incoming.qpn),
                     self.qp.index.eq(incoming.qpn),
                     self.region.index.eq(incoming.stag[8:]),
@@ -137,10 +179,12 @@ class SegmentCheck(wiring.Component):
                     datagram.eq(incoming),
                     stag.eq(incoming.stag),
                     receive.eq(0),
+                    receive.index.eq(Mux(chosen, opening.wqe_index, 0)),
+                    is_opening.eq(chosen),
                     is_held.eq(0),
                     digest.eq(message_digest(message_name(self._parameters, incoming))),
                 ]
-                with m.If(self.datagrams.valid):
+                with m.If(incoming_valid):
                     m.next = "ROWS"
             with m.State("ROWS"):
                 m.d.comb += look.lookup.eq(1)
@@ -150,17 +194,17 @@ class SegmentCheck(wiring.Component):
                     region.eq(self.region.row),
                     segment_start.eq(datagram.to),
                     extent_start.eq(Mux(is_record, base, datagram.to)),
-                    extent_length.eq(Mux(is_record, datagram.mlen, datagram.payload_length)),
+                    extent_length.eq(Mux(is_write, datagram.payload_length, datagram.mlen)),
                     below_zero.eq(is_record & (datagram.to < datagram.mo)),
                 ]
                 m.next = "DIFFERENCES"
-                with m.If(is_send):
+                with m.If(is_send | is_response):
                     m.next = "RECEIVE"
             with m.State("RECEIVE"):
                 # Nothing is read for a QP that is not up: its ring may be gone.
                 m.d.comb += [
                     look.lookup.eq(1),
-                    look.waiting.eq(receives(qp) & ~self.found),
+                    look.waiting.eq(is_send & receives(qp) & ~self.found),
                     look.dismiss.eq(is_open),
                     self.region.index.eq(look.receive.lkey[8:]),
                 ]
@@ -168,14 +212,17 @@ class SegmentCheck(wiring.Component):
                     is_held.eq(0),
                     doubtful.eq(self.opened),
                     receive.eq(look.receive),
-                    stag.eq(look.receive.lkey),
                     extent_start.eq(look.receive.addr),
                     extent_length.eq(look.receive.length),
                 ]
+                with m.If(is_send):
+                    m.d.sync += stag.eq(look.receive.lkey)
                 with m.If(~receives(qp)):
                     m.next = "DIFFERENCES"
                 with m.Elif(self.found):
                     m.next = "HELD"
+                with m.Elif(is_response):
+                    m.next = "DIFFERENCES"
                 with m.Elif(look.known):
                     m.next = "REGION"
             with m.State("HELD"):
@@ -210,24 +257,31 @@ class SegmentCheck(wiring.Component):
             with m.State("SUMS"):
                 m.next = "GRANULES"
             with m.State("GRANULES"):
+                m.d.sync += is_busy.eq(is_request & ~self.read_room)
                 m.next = "VERDICT"
             with m.State("VERDICT"):
-                with m.If(is_held):
+                with m.If(is_held | is_response):
                     with m.If(self.still):
                         m.next = "SETTLED"
                 with m.Elif(~look.unsettled & ~self.opened):
                     m.next = "SEGMENT"
-                    with m.If(look.wrong | is_open):
+                    with m.If(is_request):
+                        m.next = "REQUEST"
+                    with m.Elif(look.wrong | is_open):
                         m.next = "RECEIVE"
             with m.State("SETTLED"):
                 m.d.comb += self.hold.eq(1)
                 m.next = "SEGMENT"
-                with m.If(~self.found | doubtful):
+                with m.If((is_open != is_held) | doubtful):
                     m.next = "RECEIVE"
+            with m.State("REQUEST"):
+                m.d.comb += self.requests.valid.eq(segment.drop == 0)
+                with m.If((segment.drop != 0) | self.requests.ready):
+                    m.next = "SEGMENT"
             with m.State("SEGMENT"):
                 m.d.comb += [
                     self.segments.valid.eq(1),
-                    look.lookup.eq(self.datagrams.valid),
+                    look.lookup.eq(incoming_valid),
                     look.qpn.eq(incoming.qpn),
                     look.offered.eq(1),
                     self.hold.eq(is_held),
@@ -235,7 +289,9 @@ class SegmentCheck(wiring.Component):
                 ]
                 with m.If(self.segments.ready):
                     m.next = "IDLE"
-        m.d.comb += self.active.eq(~fsm.ongoing("IDLE"))
+        idle = fsm.ongoing("IDLE")
+        m.d.comb += self.active.eq(~idle)
+        m.d.sync += chosen.eq(self.read_openings.valid & ~Mux(idle, chosen, is_opening))
 
         # Each register below is right two, three, ... cycles after the rows and stays so: the
         # states only count the cycles.
@@ -282,7 +338,12 @@ class SegmentCheck(wiring.Component):
             last_octet.eq(start + last_number),
             payload_end.eq(offset + datagram.payload_length),
             unaligned.eq(is_send & (extent_start[:16] & mask).any()),
-            checked_region.eq(Mux(is_record, datagram.mlen != 0, is_write & ~no_payload)),
+            checked_region.eq(
+                is_opening
+                | is_request
+                | (is_record & (datagram.mlen != 0))
+                | (is_write & ~no_payload)
+            ),
         ]
         above = Signal()
         first = Signal(width)
@@ -302,7 +363,9 @@ class SegmentCheck(wiring.Component):
 
         foreign_ip = Signal()
         foreign_port = Signal()
+        own_port = Signal()
         m.d.sync += [
+            own_port.eq(datagram.source_port == qp.udp_port),
             foreign_ip.eq(((datagram.source_ip ^ qp.peer_ip) & qp.peer_mask).any()),
             foreign_port.eq((qp.peer_port != 0) & (qp.peer_port != datagram.source_port)),
         ]
@@ -311,20 +374,40 @@ class SegmentCheck(wiring.Component):
         stag_row = stag[8:] >= n_region
         stag_key = region.key != stag[:8]
         stag_pd = region.pd != qp.pd
+        sends = qp.state == QpState.RTS
+        is_down = Mux(is_opening | is_request, ~sends, ~receives(qp))
+        bad_request = ~from_start | ~no_payload | no_octets
+        local_write, remote_write, remote_read = (
+            region.access[exact_log2(access)]
+            for access in (Access.LOCAL_WRITE, Access.REMOTE_WRITE, Access.REMOTE_READ)
+        )
+        access = Mux(is_request, remote_read, Mux(is_opening, local_write, remote_write))
         failures = [
-            (Counter.DROP_QP_STATE, ~receives(qp) | qp_failed | (datagram.qpn >= n_qp)),
-            (Counter.DROP_PEER, foreign_ip | foreign_port),
-            (Counter.DROP_QP_OPCODE, ~qp.opcodes.bit_select(datagram.opcode, 1)),
-            (Counter.DROP_UNTAGGED_QN, is_send & (datagram.qn != 0)),
-            (Counter.DROP_MESSAGE_LENGTH, ~is_write & (message_end > datagram.mlen)),
+            (Counter.DROP_QP_STATE, is_down | qp_failed | (datagram.qpn >= n_qp)),
+            (Counter.DROP_OWN_GROUP, datagram.group & datagram.own & own_port),
+            (Counter.DROP_PEER, ~is_opening & (foreign_ip | foreign_port)),
+            (
+                Counter.DROP_QP_OPCODE,
+                ~is_opening & ~qp.opcodes.bit_select(datagram.opcode, 1),
+            ),
+            (
+                Counter.DROP_UNTAGGED_QN,
+                (is_send & (datagram.qn != 0)) | (is_request & (datagram.qn != 1)),
+            ),
+            (
+                Counter.DROP_MESSAGE_LENGTH,
+                Mux(is_request, bad_request, ~is_write & (message_end > datagram.mlen)),
+            ),
+            (Counter.DROP_LATE, is_response & ~is_held),
             (Counter.DROP_STAG_INVALID, checked_region & (~region.valid | stag_row)),
             (Counter.DROP_STAG_KEY, checked_region & stag_key),
             (Counter.DROP_STAG_PD, checked_region & stag_pd),
-            (
-                Counter.DROP_STAG_ACCESS,
-                checked_region & ~region.access[exact_log2(Access.REMOTE_WRITE)],
-            ),
+            (Counter.DROP_STAG_ACCESS, checked_region & ~access),
             (Counter.DROP_TO_WRAP, checked_region & (below_zero | wraps)),
+            (
+                Counter.DROP_NO_TRACKER,
+                is_opening & (~is_mapped | (log2 != _READ_GRANULE_LOG2)),
+            ),
         ]
         failed = Signal(len(failures))
         outside = Signal()
@@ -333,7 +416,7 @@ class SegmentCheck(wiring.Component):
         m.d.sync += [
             failed.eq(Cat(condition for _, condition in failures)),
             outside.eq(stag_row | ~region.valid | stag_key | stag_pd | below),
-            may_write.eq(region.access[exact_log2(Access.LOCAL_WRITE)]),
+            may_write.eq(local_write),
             sge_empty.eq(receive.length == 0),
         ]
 
@@ -347,7 +430,11 @@ class SegmentCheck(wiring.Component):
             low_to_last.eq(from_start | Mux(low_part, low_whole < last, low_whole <= last)),
             segment.inner.eq(segment.low < segment.high),
         ]
-        verdict = Mux(checked_region & (below | above), Counter.DROP_BOUNDS, 0)
+        verdict = Mux(
+            checked_region & (below | above),
+            Counter.DROP_BOUNDS,
+            Mux(is_busy, Counter.DROP_READ_BUSY, 0),
+        )
         for index, (counter, _) in reversed(list(enumerate(failures))):
             verdict = Mux(failed[index], counter, verdict)
         m.d.sync += [
@@ -371,15 +458,16 @@ class SegmentCheck(wiring.Component):
             ),
             segment.datagram.eq(datagram),
             segment.datagram.stag.eq(stag),
+            segment.opening.eq(is_opening),
             segment.digest.eq(digest),
             segment.held.eq(is_held),
             segment.complete.eq(is_whole),
             segment.receive.available.eq(receive.available),
             segment.receive.index.eq(receive.index),
-            segment.cq.eq(qp.recv_cq),
+            segment.cq.eq(Mux(is_opening, qp.send_cq, qp.recv_cq)),
             segment.timeout.eq(qp.timeout),
             segment.address.eq(address),
-            segment.base.eq(extent_start),
+            segment.base.eq(Mux(is_held, base, extent_start)),
             segment.dma_addr.eq(region.dma_addr),
             segment.granule_log2.eq(log2),
             segment.map_base.eq(region.map_base),
@@ -388,5 +476,14 @@ class SegmentCheck(wiring.Component):
             segment.end.eq(last_octet),
             segment.first.eq(first),
             segment.last.eq(last),
+        ]
+        request = self.requests.payload
+        for name in ("qpn", "source_mac", "source_ip", "source_port", "msn", "sink_to"):
+            m.d.comb += request[name].eq(datagram[name])
+        m.d.comb += [
+            request.sink_stag.eq(datagram.immediate),
+            request.size.eq(datagram.mlen),
+            request.address.eq(address),
+            request.region.eq(datagram.stag[8:]),
         ]
         return m

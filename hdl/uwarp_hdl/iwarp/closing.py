@@ -5,8 +5,10 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import CqeFlag, Parameters, Status
+from uwarp.wire import Opcode
 
 from .receive_layouts import (
+    MessageKind,
     PendingCompletion,
     granule_width,
     snapshot_layout,
@@ -20,13 +22,21 @@ __all__ = ["Closing"]
 class Closing(wiring.Component):
     """Completion and snapshot command of a tracker (device behaviour, 4.4).
 
-    Right 4 cycles after ``row`` and ``progress``, as long as these stay.
+    Of a complete message all octets are valid; those of another are summed in ``granule_log2`` + 5
+    cycles.
 
     Members
     -------
     row, progress : In
+        They stay from ``start`` to ``take``.
     status : In
         SUCCESS or PARTIAL.
+    start : In(1)
+        Strobe.
+    done : Out(1)
+        ``entry`` and ``snapshot`` are right: from the cycle after ``start`` with SUCCESS.
+    take : In(1)
+        Strobe, with ``done``.
     entry : Out(PendingCompletion)
     snapshot : Out
     """
@@ -38,6 +48,9 @@ class Closing(wiring.Component):
                 "row": In(tracker_layout(parameters)),
                 "progress": In(progress_layout(parameters)),
                 "status": In(Status),
+                "start": In(1),
+                "done": Out(1),
+                "take": In(1),
                 "entry": Out(PendingCompletion),
                 "snapshot": Out(snapshot_layout(parameters)),
             }
@@ -48,53 +61,74 @@ class Closing(wiring.Component):
         row = self.row
         progress = self.progress
 
-        # Valid octets: whole granules between the edges, and the message's share of the edges.
-        alone = Signal()
-        between_edges = Signal(granule_width(self._parameters))
-        granule = Signal(17)
-        beyond_start = Signal(17)
-        beyond_end = Signal(17)
-        in_granule = Cat(row.granule_log2 > bit for bit in range(16))
-        m.d.sync += [
-            alone.eq(row.first == row.last),
-            between_edges.eq(row.last - row.first - 1),
-            granule.eq(1 << row.granule_log2),
-            beyond_start.eq(row.start[:16] & in_granule),
-            beyond_end.eq(row.end[:16] & in_granule),
-        ]
-        whole = Signal(granule_width(self._parameters))
-        head = Signal(32)
-        tail = Signal(17)
-        m.d.sync += [
-            whole.eq(Mux(alone, 0, between_edges - progress.missing)),
-            head.eq(Mux(progress.head, Mux(alone, row.mlen, granule - beyond_start), 0)),
-            tail.eq(Mux(progress.tail & ~alone, beyond_end + 1, 0)),
-        ]
+        # Valid octets: whole granules between the edges, and the message's share of the edges. Only
+        # a complete message in one granule has an edge, so here the edges are two.
+        width = granule_width(self._parameters)
+        span = Signal(width)
         between = Signal(32)
-        edges = Signal(32)
-        m.d.sync += [between.eq(whole << row.granule_log2), edges.eq(head + tail)]
+        in_granule = Signal(16)
+        shifts = Signal.like(row.granule_log2)
+        from_start = Signal(16)
+        to_end = Signal(16)
+        edges = Signal(18)
         valid = Signal(32)
-        m.d.sync += valid.eq(between + edges)
+        m.d.sync += [
+            span.eq(row.last + ~row.first),
+            from_start.eq(Mux(progress.head, ~row.start[:16] & in_granule, 0)),
+            to_end.eq(Mux(progress.tail, row.end[:16] & in_granule, 0)),
+            edges.eq(from_start + to_end + progress.head),
+            valid.eq(between + edges + progress.tail),
+        ]
+        with m.FSM() as fsm:
+            with m.State("IDLE"):
+                with m.If(self.start):
+                    m.next = "LOAD"
+                    with m.If(self.status == Status.SUCCESS):
+                        m.next = "DONE"
+            with m.State("LOAD"):
+                m.d.sync += [
+                    between.eq(Mux(row.first == row.last, 0, (span - progress.missing)[:width])),
+                    in_granule.eq(0),
+                    shifts.eq(row.granule_log2),
+                ]
+                m.next = "SHIFT"
+            with m.State("SHIFT"):
+                with m.If(shifts == 0):
+                    m.next = "EDGES"
+                with m.Else():
+                    m.d.sync += [
+                        between.eq(between << 1),
+                        in_granule.eq(Cat(1, in_granule)),
+                        shifts.eq(shifts - 1),
+                    ]
+            for state, following in (("EDGES", "SUM"), ("SUM", "DONE")):
+                with m.State(state):
+                    m.next = following
+            with m.State("DONE"):
+                with m.If(self.take):
+                    m.next = "IDLE"
+        m.d.comb += self.done.eq(fsm.ongoing("DONE"))
 
         entry = self.entry
+        is_read = row.name.kind == MessageKind.READ
         m.d.comb += [
             entry.cq.eq(row.cq),
-            entry.opcode.eq(row.opcode),
+            entry.opcode.eq(Mux(is_read, Opcode.READ_REQUEST, row.opcode)),
             entry.status.eq(self.status),
             entry.flags.eq(
-                CqeFlag.RECEIVE
+                Mux(is_read, 0, CqeFlag.RECEIVE)
                 | CqeFlag.MAPPED
                 | Mux(row.immediate_valid, CqeFlag.IMMEDIATE, 0)
                 | Mux(row.solicited, CqeFlag.SOLICITED, 0)
             ),
             entry.qpn.eq(row.name.qpn),
             entry.wqe_index.eq(row.wqe_index),
-            entry.valid.eq(valid),
+            entry.valid.eq(Mux(self.status == Status.SUCCESS, row.mlen, valid)),
             entry.msn.eq(row.name.msn),
             entry.mlen.eq(row.mlen),
             entry.base_to.eq(row.base),
             entry.stag.eq(row.stag),
-            entry.immediate.eq(Mux(row.immediate_valid, row.immediate, 0)),
+            entry.immediate.eq(row.immediate),
             entry.source_ip.eq(row.name.source_ip),
             entry.source_port.eq(row.name.source_port),
         ]

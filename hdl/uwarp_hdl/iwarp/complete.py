@@ -15,18 +15,19 @@ Every two cycles an operation (doorbell, reservation, release, slot for a CQE, t
     cycle 0 (even)   chosen; its CQ's state is read
           1 (odd)    the state comes; that of the operation before is written
           2 (even)   carried out; the next is chosen
-          3          answer, slot and burst of the CQE
+          3 (odd)    answer, slot and burst of the CQE; written, with what follows from it
           4 to 11    words of the CQE
 
 In an idle unit every cycle is even. A reservation is answered, and the burst of a CQE offered,
-3 cycles after it is asked for in an idle unit. Writing a CQE takes 8 cycles, beside the operations.
-An interrupt fires when the CQE that causes it is in memory (its write answered).
+3 cycles after it is asked for in an idle unit, 4 if the CQE is not the first client's. Writing a
+CQE takes 8 cycles, beside the operations. An interrupt fires when the CQE that causes it is in
+memory (its write answered).
 """
 
 from functools import reduce
 from operator import or_
 
-from amaranth.hdl import Cat, Const, Module, Mux, Signal, signed
+from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
@@ -37,40 +38,82 @@ from ..interfaces import CreditSignature, WriteClientSignature
 from ..layouts import MODERATION_ROW, Completion, CqDoorbell, CreditOperation, EventRequest
 from .cqe_writer import CqeWriter, Slot
 from .moderation import ModerationTimers
-from .notices import Notice, NoticeQueue
+from .notices import NoticeQueue
 
 __all__ = ["CompletionUnit"]
 
 _LARGEST_LOG2 = 16
 
 
-class _State(data.Struct):
-    """A CQ of ``in_ring`` + 1 slots. ``address`` in units of 64 octets.
-
-    ``promised`` is producer (modulo 2^32) + ``reserved``, ``occupied`` is producer - consumer
-    modulo 2^32, ``taken`` is occupied + reserved, and ``some`` is reserved != 0: all kept beside
-    them, so that each operation is one addition or one comparison.
-
-    ``since`` CQEs have come since it was armed, the first (if ``begun``) at tick ``first``. Armed,
-    it fires with the next CQE if ``since`` is ``enough`` or more.
-    """
+class _Ring(data.Struct):
+    """The ring of a CQ, of ``in_ring`` + 1 slots. ``address`` in units of 64 octets."""
 
     valid: 1
     in_ring: _LARGEST_LOG2
     address: 58
+
+
+class _Moderation(data.Struct):
+    """A CQ that is armed fires with the next CQE after ``enough`` of them, or after ``ticks``."""
+
+    enough: 16
+    ticks: 16
+
+
+class _State(data.Struct):
+    """What goes on in a CQ.
+
+    ``promised`` is producer (modulo 2^32) + ``reserved``, ``occupied`` is producer - consumer
+    modulo 2^32, ``taken`` is occupied + reserved: all kept beside them, so that each operation is
+    one addition or one comparison. The bits 32 of ``promised`` and ``taken`` are in the outlook.
+
+    ``since`` CQEs have come since it was armed, the first (if ``begun``) at tick ``first``.
+    """
+
     producer: 32
-    promised: 33
+    promised: 32
     occupied: 32
-    taken: 33
+    taken: 32
     reserved: 17
-    some: 1
-    armed: 1
     solicited: 1
     begun: 1
     since: 16
     first: 16
-    enough: 16
-    ticks: 16
+
+
+class _Outlook(data.Struct):
+    """What follows from a CQ's state, found in the cycle in which that is written.
+
+    ``armed``: it has not fired since. ``full``: taken is the ring's size or more. ``some``: there
+    is a slot reserved. ``ripe``: moderation lets the next CQE fire. ``.._wraps``: one CQE more and
+    producer or occupied is 0 again. ``.._high``: bit 32.
+    """
+
+    armed: 1
+    full: 1
+    some: 1
+    ripe: 1
+    producer_wraps: 1
+    occupied_wraps: 1
+    promised_high: 1
+    taken_high: 1
+
+
+class _Carries(data.Struct):
+    """Of the operation before, for the outlook: what came out of the additions; whether a consumer
+    index was taken; whether producer or occupied came to 0 by a CQE; whether the CQ was armed after
+    a CQE, or is anew; whether its moderation is new or its timer has come to its end."""
+
+    promised: 1
+    taken: 1
+    occupied: 1
+    consumed: 1
+    producer_wrapped: 1
+    occupied_wrapped: 1
+    armed: 1
+    arms: 1
+    moderates: 1
+    expired: 1
 
 
 class CompletionUnit(wiring.Component):
@@ -80,7 +123,7 @@ class CompletionUnit(wiring.Component):
     ----------
     parameters : Parameters
     clients : int
-        Units that reserve slots and complete.
+        Units that reserve slots and complete; the completions of the first are the most urgent.
 
     Members
     -------
@@ -142,14 +185,16 @@ class CompletionUnit(wiring.Component):
 
         # Choice, in even cycles: the favoured one, if it has asked for a cycle, or else the first
         # in the order of the latencies that matter. One that asks is favoured in its turn, until
-        # it is served.
+        # it is served. Reservations and the first client's completions are chosen in the cycle in
+        # which they come; of the others one is picked in each cycle for the next.
         is_odd = Signal()
         slot = Signal(Slot)
         slot_valid = Signal()
         count = 2 * clients + 2
         chosen = Signal(count)  # one bit, or none; from the cycle after its choice until it is done
         chosen_valid = Signal()
-        chosen_cq = Signal(16)
+        chosen_cq = Signal(width)
+        chosen_in_range = Signal()
         completing, crediting = chosen[:clients], chosen[clients : 2 * clients]
         ringing, timing = chosen[-2], chosen[-1]
         credit_requests = [port.requests for port in self.credits]
@@ -159,7 +204,6 @@ class CompletionUnit(wiring.Component):
         may = Signal(count)
         may_next = Signal(count)
         favoured = Signal(count, init=1)
-        hit = Signal()
         may_complete = notices.has_room & ~slot_valid & ~completing.any()
         m.d.comb += [
             offered.eq(Cat(item.valid for item in streams)),
@@ -178,241 +222,296 @@ class CompletionUnit(wiring.Component):
         is_turn_over = (chosen & favoured).any() | ~(offered & favoured).any()
         with m.If(is_turn_over):
             m.d.sync += favoured.eq(favoured.rotate_left(1))
-        m.d.sync += [
-            may.eq(may_next),
-            hit.eq((offered & may_next & favoured).any() & ~is_turn_over),
-        ]
+        # The favoured one waits, and is chosen if a choice is made: then no other may.
+        is_due = (offered & may_next & favoured).any() & ~is_turn_over
+        allowed = Signal(count)
+        m.d.comb += allowed.eq(may_next & (favoured | (~is_due).replicate(count)))
+        m.d.sync += may.eq(allowed)
 
-        requests = Signal(count)
-        first_cq = Signal(16)
-        choice_cq = Signal(16)
-        favoured_cq = reduce(
-            or_, (Mux(favoured[i], item.p.cq, 0) for i, item in enumerate(streams))
-        )
-        m.d.comb += requests.eq(offered & may)
-        for index, item in reversed(list(enumerate(streams))):
-            with m.If(requests[index]):
-                m.d.comb += first_cq.eq(item.p.cq)
-        m.d.comb += choice_cq.eq(Mux(hit, favoured_cq, first_cq))
-        first = Cat(requests[i] & ~requests[:i].any() for i in range(count))
-        choose = requests.any() & ~self.busy
+        # Of each request: the CQ's number and, above it, whether there is one.
+        numbers = [Cat(item.p.cq[:width], item.p.cq[width:] == 0) for item in streams]
+        prompt = [0, *range(clients, 2 * clients)]
+        patient = [index for index in range(count) if index not in prompt]
+        picked = Signal(count)
+        picked_cq = Signal(width + 1)
+        m.d.sync += [picked.eq(0), picked_cq.eq(numbers[patient[-1]])]
+        for index in reversed(patient):
+            with m.If(offered[index] & allowed[index]):
+                m.d.sync += [picked.eq(1 << index), picked_cq.eq(numbers[index])]
+        requests = Signal(len(prompt))
+        first = Signal(count)
+        choice_cq = Signal(width + 1)
+        m.d.comb += [
+            requests.eq(Cat(offered[index] & may[index] for index in prompt)),
+            first.eq(picked),
+            choice_cq.eq(picked_cq),
+        ]
+        for place, index in reversed(list(enumerate(prompt))):
+            with m.If(requests[place]):
+                m.d.comb += [first.eq(1 << index), choice_cq.eq(numbers[index])]
+        choose = (requests.any() | picked.any()) & ~self.busy
         # The odd cycle after an operation writes its CQ's state, whether or not one follows.
         m.d.sync += is_odd.eq(~is_odd & (choose | chosen_valid))
         with m.If(~is_odd):
             m.d.sync += [
                 chosen_valid.eq(choose),
-                chosen.eq(Mux(self.busy, 0, Mux(hit, favoured, first))),
-                chosen_cq.eq(choice_cq),
+                chosen.eq(Mux(self.busy, 0, first)),
+                Cat(chosen_cq, chosen_in_range).eq(choice_cq),
             ]
         # Requests stay until they are carried out, completions until the writer takes them.
         execute = Signal()
         m.d.comb += execute.eq(chosen_valid & ~is_odd)
         for index, item in enumerate(streams[clients:], clients):
             m.d.comb += item.ready.eq(chosen[index] & ~is_odd)
-        release = Signal()
+        # What the operation is, found in its odd cycle: 0 but when it is carried out.
+        operations = ("reserves", "releases", "completes", "consumes", "arms", "moderates")
+        operations += ("resets", "expires")
+        reserves, releases, completes, consumes, arms, moderates, resets, expires = (
+            Signal(name=name) for name in operations
+        )
         urgent = Signal()
+        doorbell = self.doorbells.p
+        moves_consumer = ringing & ~doorbell.moderate & ~doorbell.reset
+        gives_back = Cat(item.p.operation == CreditOperation.RELEASE for item in credit_requests)
+        calls = Cat(
+            (item.p.cqe.flags & CqeFlag.SOLICITED).any() | (item.p.cqe.status != Status.SUCCESS)
+            for item in self.completions
+        )
         m.d.sync += [
-            release.eq(
-                Cat(
-                    is_chosen & (item.p.operation == CreditOperation.RELEASE)
-                    for is_chosen, item in zip(crediting, credit_requests, strict=True)
-                ).any()
-            ),
-            urgent.eq(
-                Cat(
-                    is_chosen
-                    & (
-                        (item.p.cqe.flags & CqeFlag.SOLICITED).any()
-                        | (item.p.cqe.status != Status.SUCCESS)
-                    )
-                    for is_chosen, item in zip(completing, self.completions, strict=True)
-                ).any()
-            ),
+            reserves.eq(is_odd & (crediting & ~gives_back).any() & chosen_in_range),
+            releases.eq(is_odd & (crediting & gives_back).any()),
+            completes.eq(is_odd & completing.any() & chosen_in_range),
+            consumes.eq(is_odd & moves_consumer),
+            arms.eq(is_odd & moves_consumer & doorbell.arm),
+            moderates.eq(is_odd & ringing & doorbell.moderate),
+            resets.eq(is_odd & ringing & doorbell.reset & ~doorbell.moderate),
+            expires.eq(is_odd & timing),
+            urgent.eq((completing & calls).any()),
         ]
 
         # State: read in even cycles, taken in odd ones, used in even ones, written in odd ones.
-        m.submodules.states = states = memory.Memory(shape=_State, depth=n_cq, init=[])
+        stored = data.StructLayout({"state": _State, "outlook": _Outlook})
+        m.submodules.states = states = memory.Memory(shape=stored, depth=n_cq, init=[])
         put, get = states.write_port(), states.read_port()
         sweep = Signal(width)
+        fetched = Signal(stored)
         state = Signal(_State)
+        outlook = Signal(_Outlook)
         state_next = Signal(_State)
         in_range = Signal()
         # The state of the operation before, which may be of the same CQ.
         written = Signal(_State)
+        carries, carries_next = Signal(_Carries), Signal(_Carries)
+        written_outlook = Signal(_Outlook)
+        outlook_next = Signal(_Outlook)
         written_cq = Signal(width)
         written_valid = Signal()
-        read_state = Signal(_State)
-        chosen_in_range = chosen_cq[width:] == 0
+        written_moderation = Signal(_Moderation)
+        is_same = Signal()
         m.d.comb += [
+            state.eq(Mux(is_same, written, fetched.state)),
+            outlook.eq(Mux(is_same, written_outlook, fetched.outlook)),
             get.addr.eq(choice_cq),
             get.en.eq(~is_odd & ~self.busy),
             put.addr.eq(Mux(self.busy, sweep, written_cq)),
-            put.data.eq(Mux(self.busy, Const(0), written)),
+            # 0 while the CQs are cleared: there has been no operation.
+            put.data.state.eq(written),
+            put.data.outlook.eq(outlook_next),
             # Never beside a read: since synthesis can see that, it adds no logic behind the memory
             # for its sake.
             put.en.eq(self.busy | (written_valid & is_odd)),
-            read_state.eq(
-                Mux(written_valid & (written_cq == chosen_cq[:width]), written, get.data)
-            ),
-            timers.enable.eq(put.en),
-            timers.cq.eq(put.addr),
-            timers.timer.first.eq(put.data.first),
-            timers.timer.ticks.eq(put.data.ticks),
-            timers.timer.waiting.eq(_held_back(put.data)),
-            timers.tick.eq(tick),
         ]
         with m.If(is_odd):
             m.d.sync += [
-                state.eq(read_state),
-                state.valid.eq(read_state.valid & chosen_in_range),
+                fetched.eq(get.data),
+                written_outlook.eq(outlook_next),
+                is_same.eq(written_valid & (written_cq == chosen_cq)),
                 in_range.eq(chosen_in_range),
             ]
         with m.If(execute):
             m.d.sync += [
                 written.eq(state_next),
+                carries.eq(carries_next),
                 written_cq.eq(chosen_cq),
                 written_valid.eq(in_range),
             ]
         with m.If(self.busy):
             m.d.sync += [sweep.eq(sweep + 1), self.busy.eq(~sweep.all())]
 
-        notice = Signal(Notice)
-        give = Signal()
+        # Ring and moderation are as a doorbell brings them, and written in its first odd cycle:
+        # before the next operation reads them.
+        m.submodules.rings = rings = memory.Memory(shape=_Ring, depth=n_cq, init=[])
+        m.submodules.moderations = moderations = memory.Memory(
+            shape=_Moderation, depth=n_cq, init=[]
+        )
+        row = doorbell.row
+        asked = Signal(MODERATION_ROW)
+        ring = Signal(_Ring)
+        moderation = Signal(_Moderation)
+        moderation_next = Signal(_Moderation)
+        begins = is_odd & ringing
+        # Taken is compared with the size, a power of two.
+        beyond_ring = Cat(
+            written.taken[:_LARGEST_LOG2] & ~ring.in_ring,
+            written.taken[_LARGEST_LOG2:],
+            outlook_next.taken_high,
+        )
+        # What does not come with a CQE fires in the cycle after the operation.
+        waits = written.begun & ~written.solicited
+        is_over = carries.expired | (
+            carries.moderates & (written.since > written_moderation.enough)
+        )
+        fires_late = carries.armed & ((carries.arms & written.occupied.any()) | (waits & is_over))
         m.d.comb += [
-            state_next.eq(state),
-            # What is found below counts only when the operation is carried out.
-            notices.notice.cq.eq(chosen_cq),
-            notices.notice.is_write.eq(notice.is_write & execute),
-            notices.notice.set.eq(notice.set & execute),
-            notices.notice.clear.eq(notice.clear & execute),
+            outlook_next.armed.eq(carries.armed & ~fires_late),
+            outlook_next.promised_high.eq(carries.promised & ~carries.producer_wrapped),
+            # Occupied modulo 2^32, plus reserved: without a carry the producer is behind.
+            outlook_next.taken_high.eq(
+                Mux(
+                    carries.consumed,
+                    carries.taken ^ carries.occupied,
+                    carries.taken & ~carries.occupied_wrapped,
+                )
+            ),
+            outlook_next.full.eq(beyond_ring.any()),
+            outlook_next.ripe.eq(written.since >= written_moderation.enough),
+            outlook_next.some.eq(written.reserved.any()),
+            outlook_next.producer_wraps.eq(written.producer.all()),
+            outlook_next.occupied_wraps.eq(written.occupied.all()),
         ]
-        doorbell = self.doorbells.p
-        one_less = [
-            state_next.reserved.eq(state.reserved - 1),
-            state_next.some.eq(state.reserved[1:].any()),
+        m.d.comb += timers.tick.eq(tick)
+        m.d.sync += [
+            timers.enable.eq(put.en),
+            timers.cq.eq(put.addr),
+            timers.timer.first.eq(written.first),
+            timers.timer.ticks.eq(written_moderation.ticks),
+            timers.timer.waiting.eq(outlook_next.armed & waits & written_moderation.ticks.any()),
         ]
-        # Of the slots promised and of those taken.
-        more = Signal()
-        less = Signal()
-        with m.If(more):
-            m.d.comb += [
-                state_next.promised.eq(state.promised + 1),
-                state_next.taken.eq(state.taken + 1),
+        put_ring, put_moderation = rings.write_port(), moderations.write_port()
+        m.d.comb += [
+            asked.as_value().eq(doorbell.index),
+            put_ring.data.valid.eq(row.valid & (row.log2 <= _LARGEST_LOG2) & ~self.busy),
+            put_ring.data.in_ring.eq(Cat(row.log2 > bit for bit in range(_LARGEST_LOG2))),
+            put_ring.data.address.eq(row.addr[6:]),
+            put_ring.en.eq(self.busy | (begins & doorbell.reset)),
+            put_moderation.data.eq(moderation_next),
+            put_moderation.en.eq(self.busy | (begins & doorbell.moderate)),
+        ]
+        with m.If(~self.busy):
+            # The doorbell has been offered for a cycle when it begins.
+            m.d.sync += [
+                moderation_next.enough.eq(Mux(asked.count == 0, 0, (asked.count - 1)[:16])),
+                moderation_next.ticks.eq(asked.ticks),
             ]
-        with m.If(less):
+        for port, table, register in (
+            (put_ring, rings, ring),
+            (put_moderation, moderations, moderation),
+        ):
+            read = table.read_port()
             m.d.comb += [
-                state_next.promised.eq(state.promised - 1),
-                state_next.taken.eq(state.taken - 1),
+                port.addr.eq(Mux(self.busy, sweep, chosen_cq)),
+                read.addr.eq(choice_cq),
+                read.en.eq(~is_odd & ~self.busy),
             ]
-        with m.If(ringing):
-            row = doorbell.row
-            moderation = Signal(MODERATION_ROW)
-            m.d.comb += moderation.as_value().eq(doorbell.index)
-            with m.If(doorbell.moderate):
-                allows = state.begun & (state.since >= moderation.count)
-                fires = state.armed & ~state.solicited & allows
-                m.d.comb += [
-                    state_next.enough.eq(
-                        Mux(moderation.count == 0, 0, (moderation.count - 1)[:16])
-                    ),
-                    state_next.ticks.eq(moderation.ticks),
-                    state_next.armed.eq(state.armed & ~fires),
-                    notice.set.eq(fires),
-                ]
-            with m.Elif(doorbell.reset):
-                m.d.comb += [
-                    state_next.eq(0),
-                    state_next.valid.eq(row.valid & (row.log2 <= _LARGEST_LOG2)),
-                    state_next.in_ring.eq(Cat(row.log2 > bit for bit in range(_LARGEST_LOG2))),
-                    state_next.address.eq(row.addr[6:]),
-                    state_next.enough.eq(state.enough),
-                    state_next.ticks.eq(state.ticks),
-                    notice.clear.eq(1),
-                ]
-            with m.Else():
-                occupied = state.producer - doorbell.index
-                # occupied modulo 2^32, plus reserved, in one carry chain.
-                taken = Signal(signed(35))
-                m.d.comb += [
-                    taken.eq(state.promised - doorbell.index),
-                    state_next.occupied.eq(occupied),
-                    state_next.taken.eq(Cat(taken[:32], Mux(occupied[32], ~taken[34], taken[32]))),
-                ]
-                with m.If(doorbell.arm):
-                    differs = state.producer != doorbell.index
-                    m.d.comb += [
-                        state_next.armed.eq(~differs),
-                        state_next.solicited.eq(doorbell.solicited),
-                        state_next.begun.eq(0),
-                        state_next.since.eq(0),
-                        notice.set.eq(differs),
-                    ]
-        with m.Elif(crediting.any()):
-            # taken < size, a power of two.
-            beyond_ring = Cat(
-                state.taken[:_LARGEST_LOG2] & ~state.in_ring, state.taken[_LARGEST_LOG2:]
-            )
-            m.d.comb += give.eq(state.valid & ~beyond_ring.any())
-            # A client gives back or uses only what it reserved, unless the row was written since.
-            with m.If(release):
-                m.d.comb += less.eq(state.some)
-                with m.If(state.some):
-                    m.d.comb += one_less
-            with m.Else():
-                m.d.comb += more.eq(give)
-                with m.If(give):
-                    m.d.comb += [
-                        state_next.reserved.eq(state.reserved + 1),
-                        state_next.some.eq(1),
-                    ]
-        with m.Elif(completing.any()):
+            # Else they stay: the outlook of what was written last depends on its ring.
+            with m.If(is_odd & chosen_valid):
+                m.d.sync += register.eq(read.data)
+        with m.If(execute):
+            m.d.sync += written_moderation.eq(Mux(moderates, moderation_next, moderation))
+
+        gives, produces, uses = (Signal(name=name) for name in ("gives", "produces", "uses"))
+        # A slot more or one less is promised and taken.
+        more, less = Signal(), Signal()
+        # Each of these is one carry chain, whatever the operation. The lowest bits make the carry
+        # in: a - index is a + ~index + 1.
+        promised, occupied, taken = (
+            Signal(34, name=name) for name in ("promised", "occupied", "taken")
+        )
+        m.d.comb += [
+            gives.eq(reserves & ring.valid & ~outlook.full),
             # No slot is reserved of a CQ that is not valid: nothing of it changes.
-            with m.If(state.valid):
-                allows = ~state.solicited & (state.since >= state.enough)
-                fires = state.armed & (urgent | allows)
-                m.d.comb += [
-                    more.eq(~state.some),
-                    state_next.producer.eq(state.producer + 1),
-                    state_next.occupied.eq(state.occupied + 1),
-                    state_next.armed.eq(state.armed & ~fires),
-                    state_next.begun.eq(1),
-                    state_next.since.eq(state.since + 1),
-                    state_next.first.eq(Mux(state.begun, state.first, tick)),
-                    notice.is_write.eq(1),
-                    notice.set.eq(fires),
-                ]
-                with m.If(state.some):
-                    m.d.comb += one_less
-                with m.If(state.producer.all()):
-                    m.d.comb += state_next.promised[32].eq(0)
-                with m.If(state.occupied.all()):
-                    m.d.comb += state_next.taken[32].eq(0)
-        with m.Elif(timing):
+            produces.eq(completes & ring.valid),
+            # A client gives back or uses only what it reserved, unless the row was written since.
+            uses.eq((releases | produces) & outlook.some),
+            more.eq(gives | (produces & ~outlook.some)),
+            less.eq(releases & outlook.some),
+            promised.eq(
+                Cat(Const(1, 1), state.promised, outlook.promised_high)
+                + Cat(more, less.replicate(33))
+            ),
+            occupied.eq(
+                Cat(Const(1, 1), Mux(consumes, state.producer, state.occupied))
+                + Cat(consumes | produces, Mux(consumes, ~doorbell.index, 0))
+            ),
+            taken.eq(
+                Cat(
+                    Const(1, 1),
+                    Mux(
+                        consumes,
+                        Cat(state.promised, outlook.promised_high),
+                        Cat(state.taken, outlook.taken_high),
+                    ),
+                )
+                + Cat(consumes | more, Mux(consumes, ~doorbell.index, 0) | less.replicate(32), less)
+            ),
+            state_next.producer.eq(state.producer + produces),
+            state_next.promised.eq(promised[1:]),
+            state_next.occupied.eq(occupied[1:]),
+            state_next.taken.eq(taken[1:]),
+            state_next.reserved.eq(state.reserved + Cat(gives | uses, uses).as_signed()),
+            carries_next.promised.eq(promised[33]),
+            carries_next.occupied.eq(occupied[33]),
+            carries_next.taken.eq(taken[33]),
+            carries_next.consumed.eq(consumes),
+            carries_next.producer_wrapped.eq(produces & outlook.producer_wraps),
+            carries_next.occupied_wrapped.eq(produces & outlook.occupied_wraps),
+        ]
+        fires = produces & outlook.armed & (urgent | ~state.solicited & outlook.ripe)
+        is_late = Signal()
+        due = timers.due.p
+        m.d.sync += is_late.eq(execute)
+        m.d.comb += [
+            state_next.solicited.eq(Mux(arms, doorbell.solicited, state.solicited)),
+            state_next.begun.eq(produces | state.begun & ~arms),
+            state_next.since.eq(Mux(arms, 0, state.since + produces)),
+            state_next.first.eq(Mux(produces & ~state.begun, tick, state.first)),
+            carries_next.armed.eq(arms | (outlook.armed & ~fires)),
+            carries_next.arms.eq(arms),
+            carries_next.moderates.eq(moderates),
             # Neither armed anew nor moderated anew since the timer was looked at.
-            due = timers.due.p
-            fires = _held_back(state) & (Cat(state.first, state.ticks) == Cat(due.first, due.ticks))
-            m.d.comb += [state_next.armed.eq(state.armed & ~fires), notice.set.eq(fires)]
+            carries_next.expired.eq(
+                expires
+                & moderation.ticks.any()
+                & (Cat(state.first, moderation.ticks) == Cat(due.first, due.ticks))
+            ),
+            notices.notice.cq.eq(Mux(is_late, written_cq, chosen_cq)),
+            notices.notice.is_write.eq(produces),
+            notices.notice.set.eq(fires | (is_late & fires_late)),
+            notices.notice.clear.eq(resets),
+        ]
+        with m.If(resets):
+            m.d.sync += [written.eq(0), carries.eq(0)]
 
         for index, port in enumerate(self.credits):
             with m.If(port.granted.ready):
                 m.d.sync += port.granted.valid.eq(0)
-            with m.If(~is_odd & crediting[index] & ~release):
-                m.d.sync += [port.granted.valid.eq(1), port.granted.payload.eq(give)]
+            with m.If(~is_odd & crediting[index] & ~releases):
+                m.d.sync += [port.granted.valid.eq(1), port.granted.payload.eq(gives)]
 
         # Slots to the writer.
         m.d.comb += [writer.slots.payload.eq(slot), writer.slots.valid.eq(slot_valid)]
         with m.If(writer.slots.ready):
             m.d.sync += slot_valid.eq(0)
-        size = Cat(Const(1, 1), state.in_ring) & ~Cat(state.in_ring, Const(0, 1))
-        offset = state.producer[:_LARGEST_LOG2] & state.in_ring
+        size = Cat(Const(1, 1), ring.in_ring) & ~Cat(ring.in_ring, Const(0, 1))
+        offset = state.producer[:_LARGEST_LOG2] & ring.in_ring
         with m.If(~is_odd & completing.any()):
             m.d.sync += [
                 slot_valid.eq(1),
                 slot.client.eq(_index(completing)),
-                slot.address.eq(Cat(Const(0, 6), state.address + offset)),
+                slot.address.eq(Cat(Const(0, 6), ring.address + offset)),
                 slot.phase.eq(~(state.producer[: len(size)] & size).any()),
                 slot.time.eq(self.time),
-                slot.discard.eq(~state.valid),
+                slot.discard.eq(~produces),
             ]
         m.d.comb += self.events.eq(writer.events)
         wiring.connect(m, wiring.flipped(self.write.bursts), writer.bursts)
@@ -440,8 +539,3 @@ class CompletionUnit(wiring.Component):
 def _index(one_hot):
     """The number of the bit that is set."""
     return reduce(or_, (Mux(bit, index, 0) for index, bit in enumerate(one_hot)))
-
-
-def _held_back(state):
-    """Whether a CQ in this state waits for its ticks to fire."""
-    return state.armed & ~state.solicited & state.begun & state.ticks.any()

@@ -246,7 +246,7 @@ class CompletionQueue(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.entries = entries = Queue(PendingCompletion, self._depth)
+        m.submodules.entries = entries = Queue(PendingCompletion, self._depth, direct=False)
         m.submodules.orders = orders = Queue(Order, self._depth)
         m.submodules.releases = releases = Queue(Release, 16)
         m.submodules.writer = writer = MapWriter(self._parameters)

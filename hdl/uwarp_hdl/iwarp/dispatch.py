@@ -1,13 +1,18 @@
-"""The fate of each datagram: which message it belongs to, what is placed, marked and completed.
+"""The fate of each datagram: which message it belongs to, what is placed, marked and completed; and
+the opening of Reads.
 
                 ,---------- (only its digest is the same) --,
                 v                                           |
     LOOKUP -> MATCH -+-> VERIFY (open message) ---------+-> ISSUE -> LOOKUP
       |              '-> DECIDE (any other) -> RELEASE -'
-      '-> CLOSE_* (complete, expired, or overlapped by a new message)
+      '-> CLOSE_* (complete, expired, or overlapped by a new message or Read)
 
 A segment of an open message takes 4 to 6 cycles; any other datagram 6 or 7, with a CQ that answers
-in 2. Open messages whose names share a digest are told apart one after the other, 3 cycles each.
+in 2. Open messages whose names share a digest are told apart one after the other, 5 cycles each.
+The CQE of a datagram, like that of a message, is composed of a row: its own, kept in LOOKUP's next
+cycle beside those of the trackers.
+To close a message takes 4 cycles, or 10 to 26 if it is not complete; after an opening nothing is
+taken for 5.
 """
 
 from amaranth.hdl import Cat, Module, Mux, Signal
@@ -18,11 +23,12 @@ from uwarp.contract import Counter, CqeFlag, Parameters, Status
 
 from ..interfaces import CreditSignature
 from ..layouts import CloseRequest, CreditOperation
-from .check import RECORD, WRITE
+from .check import READ_REQUEST, RECORD, RESPONSE_RECORD, WRITE
 from .closed import ClosedMessages
 from .closing import Closing
 from .receive_layouts import (
     TICKET_WIDTH,
+    MessageKind,
     PendingCompletion,
     PlaceCommand,
     message_name,
@@ -30,7 +36,7 @@ from .receive_layouts import (
     snapshot_layout,
     span_layout,
 )
-from .trackers import Trackers, lowest_set
+from .trackers import OVERLAP_SETTLES, Trackers, lowest_set
 from .validity_map import bit_range_layout
 
 __all__ = ["Dispatch"]
@@ -66,6 +72,8 @@ class Dispatch(wiring.Component):
     Members
     -------
     segments : In(stream of segment)
+        Digest, STag and extent of its message stand from two cycles before it is offered until one
+        after it was taken.
     tick : In(16)
     credits : Out(CreditSignature)
     places : Out(stream of PlaceCommand)
@@ -95,6 +103,10 @@ class Dispatch(wiring.Component):
     ending : In(CloseRequest)
     ended : Out(1)
         Each message that was open when ``ending`` became active, and that it names, has its entry.
+    read_answered, read_opened : Out(1)
+        Strobe, a cycle late: a Read to be opened has met its fate; with ``read_opened`` it is open.
+    full : Out(1)
+        No tracker is free.
     settle : Out(1)
         Strobe: the segment at work has met its fate.
     consume : Out(1)
@@ -139,6 +151,9 @@ class Dispatch(wiring.Component):
                 "hold": In(1),
                 "ending": In(CloseRequest),
                 "ended": Out(1),
+                "read_answered": Out(1),
+                "read_opened": Out(1),
+                "full": Out(1),
                 "settle": Out(1),
                 "consume": Out(1),
                 "events": Out(len(Counter)),
@@ -161,6 +176,7 @@ class Dispatch(wiring.Component):
         incoming = self.segments.payload
         is_record = Signal()
         is_send = Signal()
+        names_place = Signal()  # what it says of its message's STag and base must be right
         conflicts = Signal()
         match = Signal(n)
         overlap = Signal(n)
@@ -177,7 +193,8 @@ class Dispatch(wiring.Component):
         other_name = Signal()
         mismatch = Signal()
 
-        closing = Signal(range(n))
+        first_match = Signal(range(n))
+        chosen = Signal(range(n + 1))
         closing_status = Signal(Status)
         back_to_decide = Signal()
         pushing = Signal()
@@ -185,9 +202,9 @@ class Dispatch(wiring.Component):
 
         m.d.comb += [
             trackers.digest.eq(incoming.digest),
-            trackers.region.eq(datagram.stag[8:]),
-            trackers.start.eq(segment.start),
-            trackers.end.eq(segment.end),
+            trackers.region.eq(incoming.datagram.stag[8:]),
+            trackers.start.eq(incoming.start),
+            trackers.end.eq(incoming.end),
             trackers.tick.eq(self.tick),
             trackers.name.eq(self._name(incoming.datagram)),
             trackers.stranger.eq(self.stranger),
@@ -203,6 +220,7 @@ class Dispatch(wiring.Component):
             closed.timeout.eq(segment.timeout),
             closed.tick.eq(self.tick),
             self.open_count.eq(trackers.count),
+            self.full.eq(~trackers.free),
             self.cq.eq(segment.cq),
             self.busy.eq(closed.busy),
         ]
@@ -237,13 +255,21 @@ class Dispatch(wiring.Component):
         def finish(**fields):
             """The plan is made: on to ISSUE."""
             if "drop" in fields:
-                fields["dropped"] = 1
+                fields.setdefault("dropped", 1)
             m.d.sync += [plan[name].eq(value) for name, value in fields.items()]
             issue_plan()
 
         def close_tracker(index, status):
-            m.d.sync += [closing.eq(index), closing_status.eq(status)]
+            m.d.sync += [chosen.eq(index), closing_status.eq(status)]
             m.next = "CLOSE_READ"
+
+        # Until ``match`` tells of the last opening or closing, and what it takes for ``overlap``.
+        settling = Signal(OVERLAP_SETTLES - 3)
+        m.d.sync += settling.eq(Mux(trackers.open, ~0, Cat(settling[1:]) | close))
+        taken = Signal(2)
+        m.d.sync += taken.eq(Cat(self.segments.valid & self.segments.ready, taken[0]))
+        with m.If(taken[1]):
+            m.d.sync += overlap.eq(trackers.overlap)
 
         with m.FSM() as fsm:
             with m.State("LOOKUP"):
@@ -252,8 +278,14 @@ class Dispatch(wiring.Component):
                 m.d.sync += [
                     segment.eq(incoming),
                     is_record.eq(incoming.datagram.opcode == RECORD),
-                    is_send.eq(~incoming.datagram.opcode.matches(RECORD, WRITE)),
+                    is_send.eq(
+                        ~incoming.datagram.opcode.matches(
+                            WRITE, READ_REQUEST, RECORD, RESPONSE_RECORD
+                        )
+                    ),
+                    names_place.eq(incoming.datagram.opcode.matches(RECORD, RESPONSE_RECORD)),
                     match.eq(trackers.match),
+                    tracker.eq(first_match),
                     plan.eq(0),
                     plan.drop.eq(incoming.drop),
                     plan.dropped.eq(incoming.drop != 0),
@@ -264,23 +296,25 @@ class Dispatch(wiring.Component):
                 with m.Elif(trackers.complete):
                     m.d.sync += back_to_decide.eq(0)
                     close_tracker(trackers.complete_index, Status.SUCCESS)
+                    m.next = "CLOSE_ROW"
                 with m.Elif(trackers.expired & ~self.hold):
                     m.d.sync += back_to_decide.eq(0)
                     close_tracker(trackers.expired_index, Status.PARTIAL)
-                with m.Else():
+                with m.Elif(~settling[0]):
                     m.d.comb += self.segments.ready.eq(1)
                     with m.If(self.segments.valid):
                         m.next = "MATCH"
-                        with m.If((incoming.drop != 0) | (incoming.datagram.opcode == WRITE)):
+                        with m.If(
+                            (incoming.drop != 0)
+                            | incoming.datagram.opcode.matches(WRITE, READ_REQUEST)
+                        ):
                             issue_plan()
 
             with m.State("MATCH"):
+                m.d.comb += trackers.keep.eq(1)
                 found = (is_record | segment.held) & match.any()
                 wants_credit = ~found & (is_record | segment.receive.available)
-                m.d.sync += [
-                    tracker.eq(trackers.index),
-                    credit_asked.eq(wants_credit),
-                ]
+                m.d.sync += [credit_asked.eq(wants_credit), chosen.eq(n)]
                 with m.If(found):
                     m.next = "VERIFY"
                 with m.Elif(wants_credit):
@@ -293,7 +327,6 @@ class Dispatch(wiring.Component):
                     request.valid.eq(1),
                     request.payload.operation.eq(CreditOperation.RESERVE),
                 ]
-                m.d.sync += overlap.eq(trackers.overlap)
                 with m.If(request.ready):
                     m.next = "DECIDE"
 
@@ -302,8 +335,8 @@ class Dispatch(wiring.Component):
                 m.d.sync += [
                     other_name.eq(row.name.as_value() != self._name(datagram)),
                     mismatch.eq(
-                        (is_record & (row.stag != datagram.stag))
-                        | (is_record & (row.base != segment.base))
+                        (names_place & (row.stag != datagram.stag))
+                        | (names_place & (row.base != segment.base))
                         | (row.mlen != datagram.mlen)
                     ),
                 ]
@@ -312,10 +345,19 @@ class Dispatch(wiring.Component):
             with m.State("DECIDE"):
                 with m.If(~closed.answered):
                     pass
-                with m.Elif(~credit_asked):
+                with m.Elif(segment.opening & ~conflicts):
+                    finish(
+                        open=trackers.free,
+                        drop=Mux(trackers.free, 0, Counter.DROP_NO_TRACKER),
+                        dropped=~trackers.free,
+                    )
+                    m.d.sync += tracker.eq(trackers.free_index)
+                with m.Elif(~credit_asked & ~segment.opening):
                     finish(drop=Mux(closed.hit, Counter.DROP_LATE, Counter.DROP_NO_RECEIVE))
                 with m.Elif(
-                    conflicts & ~closed.hit & (is_record | (granted.valid & granted.payload))
+                    conflicts
+                    & ~closed.hit
+                    & (is_record | segment.opening | (granted.valid & granted.payload))
                 ):
                     m.d.sync += [
                         overlap.eq(overlap & (overlap - 1)),
@@ -363,7 +405,7 @@ class Dispatch(wiring.Component):
                 with m.Elif(mistaken):
                     # A message of the same digest.
                     m.d.sync += [issuing.eq(0), plan.eq(0), match.eq(match & (match - 1))]
-                    m.next = "MATCH"
+                    m.next = "AGAIN"
                 with m.Elif(refused | contradicted):
                     m.d.sync += [
                         plan.eq(0),
@@ -373,15 +415,18 @@ class Dispatch(wiring.Component):
                         plan.dropped.eq(1),
                     ]
 
+            with m.State("AGAIN"):
+                m.d.sync += [tracker.eq(lowest_set(match)), chosen.eq(lowest_set(match))]
+                m.next = "AGAIN_READ"
+            with m.State("AGAIN_READ"):
+                m.next = "MATCH"
+
             with m.State("CLOSE_READ"):
                 m.next = "CLOSE_ROW"
             with m.State("CLOSE_ROW"):
-                m.next = "CLOSE_SPAN"
-            with m.State("CLOSE_SPAN"):
-                m.next = "CLOSE_PARTS"
-            with m.State("CLOSE_PARTS"):
-                m.next = "CLOSE_SUMS"
-            with m.State("CLOSE_SUMS"):
+                m.next = "CLOSE_START"
+            with m.State("CLOSE_START"):
+                m.d.comb += closing_unit.start.eq(1)
                 m.next = "CLOSE_PUSH"
             with m.State("CLOSE_PUSH"):
                 m.d.comb += pushing.eq(1)
@@ -390,14 +435,30 @@ class Dispatch(wiring.Component):
                     with m.If(back_to_decide):
                         m.next = "CLOSED"
             with m.State("CLOSED"):
-                # The tracker that has become free is known a cycle later.
+                # The tracker that has become free is known a cycle later. Back to the datagram's
+                # own row, which is there when the plan is made.
+                m.d.sync += chosen.eq(n)
+                m.next = "CLOSED_READ"
+            with m.State("CLOSED_READ"):
                 m.next = "DECIDE"
 
         # In time for DECIDE, which waits for ``closed``: four cycles after LOOKUP.
         m.d.sync += conflicts.eq(
-            segment.mapped & (is_record | (fits & ~segment.complete)) & overlap.any()
+            segment.mapped
+            & (is_record | segment.opening | (fits & ~segment.complete))
+            & overlap.any()
         )
-        m.d.comb += trackers.index.eq(Mux(fsm.ongoing("MATCH"), lowest_set(match), closing))
+        # The row is read before it is known whether there is anything to look it up for.
+        m.d.comb += [
+            first_match.eq(lowest_set(trackers.match)),
+            trackers.index.eq(
+                Mux(
+                    fsm.ongoing("LOOKUP"),
+                    Mux(trackers.complete, trackers.complete_index, first_match),
+                    chosen,
+                )
+            ),
+        ]
 
         # ISSUE: everything that the plan asks for, in one cycle.
         places_now = has_payload & ~plan.dropped
@@ -421,34 +482,39 @@ class Dispatch(wiring.Component):
             self.ticket.eq(self.numbered + (issuing & places_now)),
             self.settle.eq(issue),
             self.consume.eq(issue & plan.consume),
-            closed.insert.eq((issue & plan.remember) | close),
+            closed.insert.eq(
+                (issue & plan.remember) | (close & (trackers.row.name.kind != MessageKind.READ))
+            ),
         ]
-        m.d.sync += self.events.eq(0)
+        m.d.sync += [
+            self.events.eq(0),
+            self.read_answered.eq(issue & segment.opening),
+            self.read_opened.eq(plan.open),
+        ]
         with m.If(issue):
             outcome = Mux(plan.dropped, plan.drop, Counter.RX_PLACED)
-            m.d.sync += [self.numbered.eq(self.ticket), self.events.bit_select(outcome, 1).eq(1)]
+            m.d.sync += [
+                self.numbered.eq(self.ticket),
+                self.events.bit_select(outcome, 1).eq(~segment.opening),
+            ]
 
         # CLOSE_PUSH, and the two sources of completions and of closed names.
         m.d.comb += [
             closing_unit.row.eq(trackers.row),
             closing_unit.progress.eq(trackers.progress),
             closing_unit.status.eq(closing_status),
-            close.eq(pushing & self.entries.ready & self.snapshots.ready),
+            closing_unit.take.eq(close),
+            close.eq(pushing & closing_unit.done & self.entries.ready & self.snapshots.ready),
             trackers.close.eq(close),
-            trackers.close_index.eq(closing),
+            trackers.close_index.eq(chosen),
             self.snapshots.valid.eq(close),
             self.snapshots.payload.eq(closing_unit.snapshot),
             self.mapped.eq(pushing),
             self.entries.valid.eq(close | (issue & plan.complete)),
-            closed.inserted.eq(self._name(datagram)),
+            self.entries.payload.eq(closing_unit.entry),
+            closed.inserted.eq(trackers.row.name),
         ]
-        self._compose(m, segment, plan, trackers)
-        with m.If(pushing):
-            m.d.comb += [
-                self.entries.payload.eq(closing_unit.entry),
-                closed.inserted.eq(trackers.row.name),
-            ]
-
+        self._compose(m, segment, plan, trackers.row, pushing)
         self._track(m, segment, trackers)
         # The map's answer comes while the next datagram is on its way here.
         m.d.comb += [
@@ -492,38 +558,44 @@ class Dispatch(wiring.Component):
         return message_name(self._parameters, datagram).as_value()
 
     def _track(self, m, segment, trackers):
-        """What a tracker that opens keeps of the segment that opens it."""
+        """What a tracker that opens keeps of the segment that opens it, and what is kept of any
+        segment until its own completion."""
         datagram = segment.datagram
         row = trackers.opened
+        is_record = datagram.opcode == RECORD
+        has_bits = is_record | (datagram.opcode == SEND_WITH_IMMEDIATE)
+        immediate = has_bits & datagram.immediate_valid
         m.d.comb += [
             row.name.eq(self._name(datagram)),
             row.wqe_index.eq(segment.receive.index),
+            row.immediate_valid.eq(immediate),
+            row.immediate.eq(Mux(immediate, datagram.immediate, 0)),
+            row.solicited.eq(Mux(has_bits, datagram.solicited, datagram.opcode == SEND_SOLICITED)),
+            row.stag.eq(datagram.stag),
+            row.base.eq(segment.base),
             trackers.opened_digest.eq(segment.digest),
             trackers.timeout.eq(segment.timeout),
         ]
+        # Of a single, the message's base is its TO.
+        with m.If(trackers.keep):
+            m.d.comb += [
+                row.stag.eq(Mux(is_record, datagram.stag, 0)),
+                row.base.eq(Mux(is_record, datagram.to, 0)),
+            ]
         m.d.sync += trackers.missing.eq(
-            Mux(segment.first == segment.last, 0, segment.last - segment.first - 1)
+            Mux(segment.first == segment.last, 0, segment.last + ~segment.first)
         )
-        m.d.comb += [
-            row[name].eq(datagram[name]) for name in ("opcode", "stag", "mlen", "immediate")
-        ]
-        for name in ("base", "cq", "granule_log2", "map_base", "map_addr"):
+        m.d.comb += [row[name].eq(datagram[name]) for name in ("opcode", "mlen")]
+        for name in ("cq", "granule_log2", "map_base", "map_addr"):
             m.d.comb += row[name].eq(segment[name])
         for name in ("start", "end", "first", "last"):
             m.d.comb += row[name].eq(segment[name])
 
-    def _compose(self, m, segment, plan, trackers):
-        """The completion of a single datagram, of a Send, or of one segment."""
+    def _compose(self, m, segment, plan, row, pushing):
+        """What the completion of a datagram has of its own: of a single one, of a Send, or of one
+        segment."""
         datagram = segment.datagram
         entry = self.entries.payload
-        is_record = datagram.opcode == RECORD
-        has_bits = is_record | (datagram.opcode == SEND_WITH_IMMEDIATE)
-        immediate = has_bits & datagram.immediate_valid
-        solicited = Mux(has_bits, datagram.solicited, datagram.opcode == SEND_SOLICITED)
-        m.d.comb += [
-            trackers.opened.immediate_valid.eq(immediate),
-            trackers.opened.solicited.eq(solicited),
-        ]
         # Of the segment taken two cycles ago: long before ISSUE, if that completes it.
         is_head = Signal()
         is_tail = Signal()
@@ -535,23 +607,16 @@ class Dispatch(wiring.Component):
         ]
         flags = {
             CqeFlag.RECEIVE: 1,
-            CqeFlag.IMMEDIATE: immediate,
-            CqeFlag.SOLICITED: solicited,
+            CqeFlag.IMMEDIATE: row.immediate_valid,
+            CqeFlag.SOLICITED: row.solicited,
             CqeFlag.SEGMENT: plan.segment,
             CqeFlag.HEAD: plan.segment & is_head,
             CqeFlag.TAIL: plan.segment & is_tail,
             CqeFlag.MAPPED: 0,
         }
-        m.d.comb += [
-            entry.cq.eq(segment.cq),
-            entry.status.eq(plan.status),
-            entry.flags.eq(Cat(flags[flag] for flag in CqeFlag)),
-            entry.wqe_index.eq(Mux(is_record, 0, segment.receive.index)),
-            entry.valid.eq(Mux(plan.dropped, 0, datagram.payload_length)),
-            # Of a single, the message's base is its TO.
-            entry.base_to.eq(Mux(is_record, datagram.to, 0)),
-            entry.stag.eq(Mux(is_record, datagram.stag, 0)),
-            entry.immediate.eq(Mux(immediate, datagram.immediate, 0)),
-        ]
-        for name in ("opcode", "qpn", "msn", "mlen", "source_ip", "source_port"):
-            m.d.comb += entry[name].eq(datagram[name])
+        with m.If(~pushing):
+            m.d.comb += [
+                entry.status.eq(plan.status),
+                entry.flags.eq(Cat(flags[flag] for flag in CqeFlag)),
+                entry.valid.eq(Mux(plan.dropped, 0, datagram.payload_length)),
+            ]

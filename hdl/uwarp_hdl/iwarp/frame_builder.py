@@ -35,7 +35,7 @@ from uwarp.wire import (
 )
 
 from ..layouts import PortConfig
-from ..net.header import DDP_STEP, FrameHeader
+from ..net.header import DDP_STEP, FrameHeader, choice
 from ..stream.queue import Queue
 from .frame_check import FrameCheck, FrameEnd
 from .payload_reader import PayloadWord
@@ -110,6 +110,8 @@ class FrameBuilder(wiring.Component):
         One for each FrameEnd with ``completes``, offered no later than that.
     finished : In(2)
         Number of FrameEnds that are through: the last beat has left, the completion is written.
+    built : Out(1)
+        Strobe: a segment is built, or will not be, and its payload read.
     failed_slot, failed : In, Out(1)
         Whether a payload read of the slot's message has failed.
     busy : Out(1)
@@ -135,6 +137,7 @@ class FrameBuilder(wiring.Component):
                 "finished": In(2),
                 "failed_slot": In(slot_width(parameters)),
                 "failed": Out(1),
+                "built": Out(1),
                 "busy": Out(1),
             }
         )
@@ -159,7 +162,8 @@ class FrameBuilder(wiring.Component):
         own, refused = Signal(), Signal()
         last_step = Signal(4)
         shares = Signal()  # the word after it holds the header's last octets
-        head = Signal(len(self.tail))
+        head, head_next = Signal(len(self.tail)), Signal(len(self.tail))
+        room = Signal()  # for the longest frame
         cursor = Signal(len(self.write_address))
         under_way = Signal(range(FRAMES + 1))
         sweep = Signal(range(n_slots))
@@ -175,6 +179,7 @@ class FrameBuilder(wiring.Component):
             low_covered.eq(1),
             mark_look.addr.eq(self.failed_slot),
             self.failed.eq(mark_look.data),
+            self.built.eq(end),
             mark_read.addr.eq(segment.slot),
             mark_write.addr.eq(segment.slot),
             mark_write.data.eq(bad & ~segment.last),
@@ -198,10 +203,7 @@ class FrameBuilder(wiring.Component):
                     m.next = "IDLE"
 
             with m.State("IDLE"):
-                used = (head - self.tail)[: len(head)]
-                m.d.comb += self.segments.ready.eq(
-                    (under_way != FRAMES) & (used <= depth - frame_words(self._parameters))
-                )
+                m.d.comb += self.segments.ready.eq((under_way != FRAMES) & room)
                 m.d.sync += [segment.eq(self.segments.p), cursor.eq(head), refused.eq(0)]
                 self._measure_header(m, self.segments.p, last_step, shares)
                 with m.If(self.segments.valid & self.segments.ready):
@@ -271,8 +273,13 @@ class FrameBuilder(wiring.Component):
             m.d.sync += cursor.eq(cursor + 1)
 
         good = segment.frame & ~bad & ~refused
+        has_room, will_have_room = (
+            (place - self.tail)[: len(head)] <= depth - frame_words(self._parameters)
+            for place in (head, head_next)
+        )
+        m.d.sync += [head_next.eq(head + ((segment.octets + 7) >> 3)), room.eq(has_room)]
         with m.If(end & good):
-            m.d.sync += head.eq(head + ((segment.octets + 7) >> 3))
+            m.d.sync += [head.eq(head_next), room.eq(will_have_room)]
 
         done = done_queue.i
         m.d.comb += [
@@ -384,25 +391,33 @@ class FrameBuilder(wiring.Component):
         )
         m.d.comb += header.control.eq(Cat(Value.cast(ddp)[:8], Value.cast(rdmap)[:8]))
 
-        # The fields after the control octets, 32 bits each, of tagged and untagged headers.
-        to_high, to_low = segment.to[32:], segment.to[:32]
-        sink_high, sink_low = segment.sink_to[32:], segment.sink_to[:32]
-        queue = Mux(read, QueueNumber.REQUEST, QueueNumber.SEND)
-        rsvdulp = Mux(read, READ_REQUEST.size, segment.mlen)
-        quads = [
-            Mux(tagged, segment.stag, rsvdulp),
-            Mux(tagged, to_high, queue),
-            Mux(tagged, to_low, segment.msn),
-            Mux(tagged, segment.msn, segment.mo),
-            Mux(tagged, segment.mo, segment.immediate),  # a Read's is the sink STag
-            Mux(tagged, segment.mlen, sink_high),
-            Mux(tagged, segment.immediate, sink_low),
-            segment.mlen,
-            segment.stag,
-            to_high,
-            to_low,
+        # The fields after the control octets are of 32 bits each: two in each step.
+        def at(step, condition=1):
+            return (header.upcoming == DDP_STEP + step) & condition
+
+        untagged = ~tagged
+        to_low, to_high = segment.to[:32], segment.to[32:]
+        sink_low, sink_high = segment.sink_to[:32], segment.sink_to[32:]
+        firsts = [
+            (at(1, tagged) | at(5), to_high),
+            (at(1, read), Const(QueueNumber.REQUEST, 32)),
+            (at(2, tagged), segment.msn),
+            (at(2, untagged), segment.mo),
+            (at(3, tagged) | at(4), segment.mlen),
+            (at(3, untagged), sink_high),
         ]
-        for quad, value in zip(header.quads, quads, strict=True):
-            number = Cat(value, Const(0, 32))[:32]
-            m.d.comb += quad.eq(Cat(number.word_select(index, 8) for index in (3, 2, 1, 0)))
+        seconds = [
+            (at(0, tagged) | at(4), segment.stag),
+            (at(0, read), Const(READ_REQUEST.size, 32)),
+            (at(0, untagged & ~read), segment.mlen),
+            (at(1, tagged) | at(5), to_low),
+            (at(1, untagged), segment.msn),
+            (at(2, tagged), segment.mo),
+            (at(2, untagged) | at(3, tagged), segment.immediate),  # a Read's is the sink STag
+            (at(3, untagged), sink_low),
+        ]
+        for half, choices in enumerate((firsts, seconds)):
+            quad = choice(m, start | header.advance, choices, 32)
+            octets = Cat(quad.word_select(index, 8) for index in (3, 2, 1, 0))
+            m.d.comb += header.ddp[32 * half : 32 * half + 32].eq(octets)
         return header

@@ -36,8 +36,14 @@ class MessageClose(wiring.Component):
     request : In(CloseRequest)
     done : Out(1)
         Strobe: the completions of those messages are in memory.
-    offered, taken, settled : In(1)
-        A datagram is offered; is taken; one taken before has met its fate.
+    offered, taken : In(1)
+        A datagram waits; one, or a copy, is taken.
+    passed : In(1)
+        A datagram is taken, or the last copy of one.
+    opening_offered, opening_taken : In(1)
+        A Read to be opened waits; is taken.
+    settled : In(1)
+        A datagram or an opening taken before has met its fate.
     ending : Out(CloseRequest)
     ended : In(1)
         All messages that ``ending`` names have closed: their completions count in ``held``.
@@ -59,6 +65,9 @@ class MessageClose(wiring.Component):
                 "done": Out(1),
                 "offered": In(1),
                 "taken": In(1),
+                "opening_offered": In(1),
+                "opening_taken": In(1),
+                "passed": In(1),
                 "settled": In(1),
                 "ending": Out(CloseRequest),
                 "ended": In(1),
@@ -73,11 +82,12 @@ class MessageClose(wiring.Component):
         m = Module()
         inside = Signal(3)
         inside_next = Signal(3)
-        m.d.comb += inside_next.eq(inside + self.taken - self.settled)
+        m.d.comb += inside_next.eq(inside + (self.taken | self.opening_taken) - self.settled)
         m.d.sync += inside.eq(inside_next)
 
         left = Signal(range(max(256, self._datagrams + 1)))
         pause = Signal(range(_QUEUE_PAUSE + 1))
+        no_opening = Signal()  # nor one that was offered when QUEUED began
         active = Signal()
         m.d.comb += [
             self.ending.target.eq(self.request.target),
@@ -99,14 +109,21 @@ class MessageClose(wiring.Component):
                 with m.If(self.request.active):
                     m.next = "ARRIVING"
             with m.State("ARRIVING"):
-                m.d.sync += pause.eq(0)
+                m.d.sync += [pause.eq(0), no_opening.eq(0)]
                 count_down(1, "QUEUED", self._datagrams)
             with m.State("QUEUED"):
-                m.d.sync += pause.eq(Mux(self.offered, 0, pause + 1))
-                count_down(self.taken, "INSIDE", inside_next)
-                with m.If(pause == _QUEUE_PAUSE):
-                    m.d.sync += left.eq(inside_next)
-                    m.next = "INSIDE"
+                gone = (left == 0) | (pause == _QUEUE_PAUSE)
+                with m.If(self.opening_taken | ~self.opening_offered):
+                    m.d.sync += no_opening.eq(1)
+                with m.If(gone):
+                    with m.If(no_opening):
+                        m.d.sync += left.eq(inside_next)
+                        m.next = "INSIDE"
+                with m.Else():
+                    m.d.sync += [
+                        pause.eq(Mux(self.offered, 0, pause + 1)),
+                        left.eq(left - self.passed),
+                    ]
             with m.State("INSIDE"):
                 m.d.sync += active.eq(left == 0)
                 count_down(self.settled, "SCAN", 0)

@@ -118,10 +118,12 @@ class PayloadReader(wiring.Component):
         rotate = Signal(3)
 
         word_address = Signal(61)
-        left = Signal(_COUNT_WIDTH)
+        left = Signal(_COUNT_WIDTH)  # with the next burst
+        size = Signal(range(BURST_WORDS + 1))  # of the next burst
+        is_last = Signal()
         vacant = Signal(range(FIFO_WORDS + 1), init=FIFO_WORDS)
         boundary = Signal(range(BURST_WORDS + 1))
-        size = Signal(range(BURST_WORDS + 1))
+        left_next = Signal(_COUNT_WIDTH)
         ask = Signal()
         m.d.comb += [
             last_octet.eq(job.place + job.length[:3] - 1),
@@ -133,8 +135,8 @@ class PayloadReader(wiring.Component):
             alignment.tail.eq(job.place + job.length[:3]),
             alignment.spill.eq(last_octet < rotate),
             alignment.final.eq(job.final),
-            boundary.eq(BURST_WORDS - word_address[: BURST_WORDS.bit_length() - 1]),
-            size.eq(Mux(left < boundary, left, boundary)),
+            boundary.eq(BURST_WORDS - job.address[3:][: BURST_WORDS.bit_length() - 1]),
+            left_next.eq(left - size),
             words.i.p.eq(self.read.beats.p),
             words.i.valid.eq(self.read.beats.valid),
             self.read.beats.ready.eq(words.i.ready),
@@ -145,14 +147,26 @@ class PayloadReader(wiring.Component):
                     self.jobs.ready.eq(alignments.i.ready),
                     alignments.i.valid.eq(self.jobs.valid),
                 ]
-                m.d.sync += [word_address.eq(job.address[3:]), left.eq(words_in)]
+                fits = words_in <= boundary
+                m.d.sync += [
+                    word_address.eq(job.address[3:]),
+                    left.eq(words_in),
+                    size.eq(Mux(fits, words_in, boundary)),
+                    is_last.eq(fits),
+                ]
                 with m.If(self.jobs.valid & alignments.i.ready):
                     m.next = "BURSTS"
             with m.State("BURSTS"):
                 with m.If((~bursts.valid | bursts.ready) & (vacant >= BURST_WORDS)):
                     m.d.comb += ask.eq(1)
-                    m.d.sync += [word_address.eq(word_address + size), left.eq(left - size)]
-                    with m.If(left == size):
+                    fits = left_next <= BURST_WORDS
+                    m.d.sync += [
+                        word_address.eq(word_address + size),
+                        left.eq(left_next),
+                        size.eq(Mux(fits, left_next, BURST_WORDS)),
+                        is_last.eq(fits),
+                    ]
+                    with m.If(is_last):
                         m.next = "JOB"
 
         with m.If(~bursts.valid | bursts.ready):

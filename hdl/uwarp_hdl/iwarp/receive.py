@@ -1,9 +1,10 @@
 """The receive side past the verdict: datagrams into memory, validity maps and completions.
 
-datagrams -> [SegmentCheck] -> [Dispatch] -----------------> [CompletionQueue] -> completions
-               |        |        |    |  '-> [MapSnapshot] ---^    |
-             tables  [Receive-   |    '----> [ValidityMap]         '--> map_write
-                      Queue]     v
+datagrams -----+-> [SegmentCheck] -> [Dispatch] ------------> [CompletionQueue] -> completions
+read_openings -'    |    |    |        |    |  '-> [MapSnapshot] --^     |
+               tables    |  [Receive-  |    '----> [ValidityMap]         '--> map_write
+                         |   Queue]    |
+requests <---------------'             v
 payload ----------------------> [Placer] --> payload_write
 
 faults of both writes --> [FailedQueuePairs] --> failed: to the check, the completions, and out
@@ -30,6 +31,8 @@ from ..layouts import (
     Datagram,
     EventRequest,
     PacketBeat,
+    ReadOpening,
+    ReadRequest,
     RingDoorbell,
 )
 from ..stream.queue import Queue
@@ -51,8 +54,8 @@ class DatagramReceiver(wiring.Component):
     """Sections 3 to 5 of the device behaviour, and the receive side of section 6.
 
     A word of payload a cycle; a Write, a single Write-Record or a segment of an open one in at most
-    10 cycles, a Send in 11, a segment of an open one in 12. A Send whose WQE has not been read
-    ahead waits for it.
+    10 cycles, a Send in 11, a segment of an open one or of a Read in 12. A Send whose WQE has not
+    been read ahead waits for it.
 
     Parameters
     ----------
@@ -63,8 +66,20 @@ class DatagramReceiver(wiring.Component):
     Members
     -------
     datagrams : In(stream of Datagram)
+    waiting, more : In(1)
+        A datagram waits to be offered; another copy follows of the one that is offered.
     payload : In(stream of PacketBeat)
         Words of the datagrams' payloads, in order.
+    read_openings : In(stream of ReadOpening)
+        Reads to be opened. Each is taken after at most one datagram more.
+    opened, opened_ok : Out(1)
+        Strobe for each of those, in order; with ``opened_ok`` it is open.
+    trackers_full : Out(1)
+        No tracker is free.
+    requests : Out(stream of ReadRequest)
+        Read Requests accepted.
+    read_room : In(1)
+        A Read Request can be taken. Right from 3 cycles after the last.
     time : In(47)
         Cycles.
     qp, region : Out(TableReadSignature)
@@ -91,7 +106,7 @@ class DatagramReceiver(wiring.Component):
     events : Out
         Strobes by Counter: RX_PLACED and the drops of section 3.
     open_messages : Out(16)
-        Messages open or completing, and datagrams in here that may still write.
+        Messages open or completing, and datagrams and Reads in here that may still write or open.
     busy : Out(1)
         Clearing memories after a reset; no datagram is taken.
     """
@@ -102,7 +117,15 @@ class DatagramReceiver(wiring.Component):
         super().__init__(
             {
                 "datagrams": In(stream.Signature(Datagram)),
+                "waiting": In(1),
+                "more": In(1),
                 "payload": In(stream.Signature(PacketBeat)),
+                "read_openings": In(stream.Signature(ReadOpening)),
+                "opened": Out(1),
+                "opened_ok": Out(1),
+                "trackers_full": Out(1),
+                "requests": Out(stream.Signature(ReadRequest)),
+                "read_room": In(1),
                 "time": In(47),
                 "qp": Out(TableReadSignature(QP_ROW, exact_log2(parameters.n_qp))),
                 "region": Out(TableReadSignature(REGION_ROW, exact_log2(parameters.n_region))),
@@ -147,6 +170,7 @@ class DatagramReceiver(wiring.Component):
         wiring.connect(m, wiring.flipped(self.wqe_read), receive_queue.wqe_read)
         wiring.connect(m, check.look, receive_queue.look)
         wiring.connect(m, check.segments, dispatch.segments)
+        wiring.connect(m, check.requests, wiring.flipped(self.requests))
 
         wiring.connect(m, wiring.flipped(self.credits), dispatch.credits)
         wiring.connect(m, dispatch.places, places.i)
@@ -187,6 +211,13 @@ class DatagramReceiver(wiring.Component):
             check.datagrams.payload.eq(self.datagrams.payload),
             check.datagrams.valid.eq(self.datagrams.valid & ready),
             self.datagrams.ready.eq(check.datagrams.ready & ready),
+            check.read_openings.payload.eq(self.read_openings.payload),
+            check.read_openings.valid.eq(self.read_openings.valid & ready),
+            self.read_openings.ready.eq(check.read_openings.ready & ready),
+            check.read_room.eq(self.read_room),
+            self.opened.eq(dispatch.read_answered),
+            self.opened_ok.eq(dispatch.read_opened),
+            self.trackers_full.eq(dispatch.full),
             self.qp.index.eq(Mux(receive_queue.qp_used, receive_queue.qp.index, check.qp.index)),
             check.qp.row.eq(self.qp.row),
             receive_queue.qp.row.eq(self.qp.row),
@@ -215,8 +246,11 @@ class DatagramReceiver(wiring.Component):
             self.events.eq(dispatch.events),
             message_close.request.eq(self.close),
             self.close_done.eq(message_close.done),
-            message_close.offered.eq(self.datagrams.valid),
+            message_close.offered.eq(self.waiting | self.datagrams.valid),
+            message_close.passed.eq(self.datagrams.valid & self.datagrams.ready & ~self.more),
             message_close.taken.eq(self.datagrams.valid & self.datagrams.ready),
+            message_close.opening_offered.eq(self.read_openings.valid),
+            message_close.opening_taken.eq(self.read_openings.valid & self.read_openings.ready),
             message_close.settled.eq(dispatch.settle),
             dispatch.ending.eq(message_close.ending),
             message_close.ended.eq(dispatch.ended),
@@ -232,6 +266,7 @@ class DatagramReceiver(wiring.Component):
         m.d.sync += retired.eq(placer.retired)
         m.d.sync += self.open_messages.eq(
             self.datagrams.valid
+            + self.read_openings.valid
             + check.active
             + ~dispatch.quiet
             + placing

@@ -8,7 +8,7 @@ from functools import reduce
 from operator import xor
 
 from amaranth.hdl import Cat
-from amaranth.lib import data
+from amaranth.lib import data, enum
 from amaranth.utils import exact_log2
 
 from uwarp.contract import Parameters
@@ -19,6 +19,7 @@ from ..layouts import Datagram
 __all__ = [
     "DIGEST_WIDTH",
     "TICKET_WIDTH",
+    "MessageKind",
     "PendingCompletion",
     "PlaceCommand",
     "fault_layout",
@@ -46,30 +47,41 @@ def offset_width(parameters: Parameters) -> int:
     return granule_width(parameters) + 16
 
 
+class MessageKind(enum.Enum, shape=2):
+    """What a message's segments are: Write-Records, Sends, or Read Response-Records."""
+
+    RECORD = 0
+    SEND = 1
+    READ = 2
+
+
 def message_name_layout(parameters: Parameters) -> data.StructLayout:
-    """What names a message (device behaviour, 4.1); ``send`` tells Sends from Write-Records."""
+    """What names a message (device behaviour, 4.1)."""
     return data.StructLayout(
         {
             "qpn": exact_log2(parameters.n_qp),
             "source_ip": 128,
             "source_port": 16,
             "msn": 32,
-            "send": 1,
+            "kind": MessageKind,
         }
     )
 
 
 def message_name(parameters: Parameters, datagram):
     shape = message_name_layout(parameters)
-    named = [datagram[name][: shape[name].width] for name, _ in shape if name != "send"]
-    return data.View(shape, Cat(named, datagram.opcode != Opcode.WRITE_RECORD))
+    named = [datagram[name][: shape[name].width] for name, _ in shape if name != "kind"]
+    is_read = datagram.opcode == Opcode.READ_RESPONSE_RECORD
+    is_send = ~is_read & (datagram.opcode != Opcode.WRITE_RECORD)
+    return data.View(shape, Cat(named, is_send, is_read))
 
 
 def message_digest(name):
     """``DIGEST_WIDTH`` bits that differ for most pairs of names: each field folded, the QP's number
     and the kind away from the low bits of the others, where the messages of two QPs are likely to
     differ too."""
-    fields = (name.msn, name.source_port, name.source_ip, name.qpn << 14, name.send << 12)
+    fields = (name.msn, name.source_port, name.source_ip, name.qpn << 14)
+    fields += (name.kind.as_value() << 12,)
     chunks = [
         field[start : start + DIGEST_WIDTH]
         for field in fields
@@ -118,12 +130,17 @@ def segment_layout(parameters: Parameters) -> data.StructLayout:
     ``digest`` is that of its name.
 
     Of a Send ``datagram.stag``, ``base`` and the region's fields are those of its receive's SGE, or
-    ``held``: its message was found open. ``mapped``: the message may have a tracker.
+    ``held``: its message was found open; so is that of any Read Response-Record without ``drop``,
+    whose ``base`` is as its header has it. ``mapped``: the message may have a tracker.
+
+    With ``opening`` this is no datagram but a Read to be opened, as if it were a Response-Record
+    without payload; ``receive.index`` is its WQE's.
     """
     granule = granule_width(parameters)
     return data.StructLayout(
         {
             "datagram": Datagram,
+            "opening": 1,
             "digest": DIGEST_WIDTH,
             "drop": 6,
             "cq": 16,
@@ -152,7 +169,7 @@ def segment_layout(parameters: Parameters) -> data.StructLayout:
 
 
 def tracker_layout(parameters: Parameters) -> data.StructLayout:
-    """What a tracker keeps unchanged from opening to closing."""
+    """What a tracker keeps unchanged from opening to closing; ``immediate`` is 0 without."""
     granule = granule_width(parameters)
     return data.StructLayout(
         {

@@ -174,7 +174,9 @@ class ReceivePrefetch(wiring.Component):
         back = Signal()
         puts = Signal()
         put_qpn = Signal.like(self.hint_qpn)
-        m.submodules.asked = asked_memory = memory.Memory(shape=16, depth=n_qp, init=[])
+        m.submodules.asked = asked_memory = memory.Memory(
+            shape=16, depth=n_qp, init=[], attrs={"ram_style": "block"}
+        )
         put = asked_memory.write_port()
         get = asked_memory.read_port()
 
@@ -207,6 +209,8 @@ class ReceivePrefetch(wiring.Component):
             hints.i.valid.eq(puts & ~queued.bit_select(put_qpn, 1)),
             self.qp.index.eq(qpn),
             get.addr.eq(qpn),
+            # Looked at in LOOK, written neither then nor in ROW.
+            get.en.eq(~put.en),
             put.addr.eq(qpn),
             put.data.eq(asked_next),
             put.en.eq(issued),
@@ -223,10 +227,9 @@ class ReceivePrefetch(wiring.Component):
             asked_next.eq(asked + count),
             issued.eq(0),
         ]
-        with m.If(hints.i.valid):
-            m.d.sync += queued.bit_select(hints.i.p, 1).eq(1)
-        with m.If(hints.o.ready):
-            m.d.sync += queued.bit_select(hints.o.p, 1).eq(0)
+        # Never both in a cycle, so that one decoder serves.
+        with m.If(puts | hints.o.ready):
+            m.d.sync += queued.bit_select(Mux(puts, put_qpn, hints.o.p), 1).eq(puts)
         with m.If(self.clear):
             m.d.comb += [put.addr.eq(self.clear_qpn), put.data.eq(0), put.en.eq(1)]
         with m.If(~self.waiting):
@@ -248,7 +251,7 @@ class ReceivePrefetch(wiring.Component):
                         m.next = "LOOK"
                     with m.Elif(again):
                         m.next = "LOOK"
-                    with m.Elif(hints.o.valid):
+                    with m.Elif(hints.o.valid & ~puts):
                         m.d.comb += hints.o.ready.eq(1)
                         m.d.sync += qpn.eq(hints.o.p)
                         m.next = "LOOK"

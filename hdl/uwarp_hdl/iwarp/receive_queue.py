@@ -24,6 +24,10 @@ from .receive_prefetch import CachedReceive, ReceivePrefetch, check_depth, defau
 __all__ = ["PostedReceive", "ReceiveLookupSignature", "ReceiveQueue"]
 
 
+_BLOCK_RAM_BITS = 1 << 14
+"""Of a block RAM without its parity bits."""
+
+
 class PostedReceive(data.Struct):
     """A posted receive, if ``available``. ``error``: its WQE could not be read."""
 
@@ -124,17 +128,14 @@ class ReceiveQueue(wiring.Component):
         m.submodules.producers = producers = memory.Memory(shape=32, depth=n, init=[])
         m.submodules.consumers = consumers = memory.Memory(shape=32, depth=n, init=[])
         m.submodules.filled = filled = memory.Memory(shape=level_bits, depth=n, init=[])
-        m.submodules.cache = cache = memory.Memory(
-            shape=CachedReceive, depth=n * self._depth, init=[]
-        )
         producer_write = producers.write_port()
         consumer_write = consumers.write_port()
         filled_write = filled.write_port()
-        cache_write = cache.write_port()
         producer = producers.read_port()
         consumer = consumers.read_port()
         filled_end = filled.read_port()
-        cached = cache.read_port()
+        cached_address = Signal(range(n * self._depth))
+        cached = self._cache(m, prefetch, cached_address)
 
         # The Send between its lookup and the unit behind, and the one there.
         look = self.look
@@ -218,9 +219,6 @@ class ReceiveQueue(wiring.Component):
             filled_write.en.eq(sweeping | reset | prefetch.fill),
             filled_write.addr.eq(prefetch.filled.qpn),
             filled_write.data.eq(prefetch.filled.index + 1),
-            cache_write.en.eq(prefetch.fill),
-            cache_write.addr.eq(Cat(prefetch.filled.index[:cache_bits], prefetch.filled.qpn)),
-            cache_write.data.eq(prefetch.filled.receive),
             prefetch.pause.eq(sweeping | resetting),
             prefetch.clear.eq(sweeping | reset),
             prefetch.clear_qpn.eq(Mux(sweeping, sweep, doorbell.qpn)),
@@ -269,14 +267,12 @@ class ReceiveQueue(wiring.Component):
                 )
             ),
             index_2.eq(consumer_2 + ahead[2]),
-            cached.addr.eq(Cat(index_2[:cache_bits], qpn_2)),
-            # Not beside a write, for synthesis to add no logic behind the memory for its sake.
-            cached.en.eq(~cache_write.en),
+            cached_address.eq(Cat(index_2[:cache_bits], qpn_2)),
             prefetch.producer.eq(producer_2),
             prefetch.consumer.eq(consumer_2),
         ]
         m.d.sync += [
-            valid.eq(Mux(flush, 0, Cat(0, valid_0, valid[1], valid[2] & cached.en, valid[3]))),
+            valid.eq(Mux(flush, 0, Cat(0, valid_0, valid[1], valid[2] & ~prefetch.fill, valid[3]))),
             ahead.eq(Cat(0, ahead_0, ahead[1:])),
             qpn_1.eq(qpn),
             qpn_2.eq(qpn_1),
@@ -291,7 +287,7 @@ class ReceiveQueue(wiring.Component):
             present_4.eq(level_3 > ahead[3]),
         ]
         for name in ("addr", "length", "lkey", "error"):
-            m.d.sync += receive_4[name].eq(cached.data[name])
+            m.d.sync += receive_4[name].eq(cached[name])
 
         # A QP that has gone down is not read, so a Send that waits for a WQE finds none.
         refused = Signal()
@@ -311,3 +307,30 @@ class ReceiveQueue(wiring.Component):
         wiring.connect(m, wiring.flipped(self.wqe_read), prefetch.read)
         wiring.connect(m, prefetch.event_requests, wiring.flipped(self.event_requests))
         return m
+
+    def _cache(self, m, prefetch, address):
+        """The cache's word at ``address`` of the cycle before, unless there was a fill in it.
+
+        In memories as wide as one block RAM of this depth: of a wider one, synthesis would put
+        several deep ones behind each other, and a multiplexer behind them.
+        """
+        filled = prefetch.filled
+        depth = self._parameters.n_qp * self._depth
+        width = max(1, min(32, _BLOCK_RAM_BITS // depth))
+        bits = Signal(CachedReceive)
+        word = filled.receive.as_value()
+        for first in range(0, len(word), width):
+            part = word[first : first + width]
+            cache = memory.Memory(shape=len(part), depth=depth, init=[])
+            m.submodules[f"cache{first}"] = cache
+            write, read = cache.write_port(), cache.read_port()
+            m.d.comb += [
+                write.en.eq(prefetch.fill),
+                write.addr.eq(Cat(filled.index[: exact_log2(self._depth)], filled.qpn)),
+                write.data.eq(part),
+                read.addr.eq(address),
+                # Not beside a write, for synthesis to add no logic behind the memory for its sake.
+                read.en.eq(~prefetch.fill),
+                bits.as_value()[first : first + width].eq(read.data),
+            ]
+        return bits

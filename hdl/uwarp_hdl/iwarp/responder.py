@@ -6,17 +6,20 @@
                   ^                                                             |
                   +---------------------- free slots <--------------------------+
 
-A request takes a cycle.
+A request takes a cycle. Responses of a QP, or from a region, that ``close`` names are dropped:
+their slots are marked until they are free again, and the segmenter cuts no more of them. That is
+done when the segments that were cut by then are through.
 """
 
 from amaranth.hdl import Const, Module, Mux, Signal
-from amaranth.lib import stream, wiring
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
 
-from uwarp.contract import Parameters
+from uwarp.contract import CloseTarget, Parameters
 from uwarp.wire import DEFAULT_GRANULE, Opcode
 
-from ..layouts import ReadRequest
+from ..layouts import CloseRequest, ReadRequest
 from ..stream.queue import Queue
 from .fetch import message_layout
 from .scheduler import slot_count, slot_width
@@ -43,6 +46,14 @@ class Responder(wiring.Component):
         The response in this slot is through.
     read_room : Out(1)
         Fewer than ``n_read`` requests wait; it knows of one the cycle after it is taken.
+    close, close_done : In(CloseRequest), Out(1)
+        Responses to be dropped; a strobe when nothing more is read for them.
+    look, dropped : In(slot), Out(1)
+        Whether the message in a slot is a response that was dropped; combinational.
+    between : In(1)
+        The segmenter works on no message.
+    cut, built : In(1)
+        Strobes: a segment is cut; one is built, or will not be.
     busy : Out(1)
         Slots are being made ready after a reset.
     """
@@ -55,6 +66,13 @@ class Responder(wiring.Component):
                 "messages": Out(stream.Signature(message_layout(parameters))),
                 "released": In(stream.Signature(slot_width(parameters))),
                 "read_room": Out(1),
+                "close": In(CloseRequest),
+                "close_done": Out(1),
+                "look": In(slot_width(parameters)),
+                "dropped": Out(1),
+                "between": In(1),
+                "cut": In(1),
+                "built": In(1),
                 "busy": Out(1),
             }
         )
@@ -105,4 +123,57 @@ class Responder(wiring.Component):
             message.address.eq(request.address),
             message.granule_mask.eq(DEFAULT_GRANULE - 1),
         ]
+        given = self.messages.valid & self.messages.ready
+        self._drop(m, given, request, free.o.p - first, returned, waiting.o.valid)
         return m
+
+    def _drop(self, m, given, request, slot, returned, waits):
+        """Mark what ``close`` names. ``slot`` counts from the first one of a response."""
+        n_read, first = self._parameters.n_read, slot_count(self._parameters)
+        owner = Signal(data.ArrayLayout(data.StructLayout({"qpn": 16, "region": 16}), n_read))
+        used, marked = Signal(n_read), Signal(n_read)
+        matches = Signal(n_read)
+        under_way = Signal(range(64))
+        left = Signal.like(under_way)
+        by_qp = self.close.target == CloseTarget.QP
+        with m.If(given):
+            m.d.sync += [
+                owner[slot[: exact_log2(n_read)]].qpn.eq(request.qpn),
+                owner[slot[: exact_log2(n_read)]].region.eq(request.region),
+            ]
+        m.d.sync += under_way.eq(under_way + self.cut - self.built)
+        is_response = self.look >= first
+        m.d.comb += self.dropped.eq(
+            is_response & marked.bit_select((self.look - first)[: exact_log2(n_read)], 1)
+        )
+        marking = Signal()
+        for index in range(n_read):
+            row = Mux(by_qp, owner[index].qpn, owner[index].region)
+            freed = returned & (self.released.p == first + index)
+            m.d.comb += matches[index].eq(used[index] & (row == self.close.row))
+            with m.If(given & (slot == index)):
+                m.d.sync += used[index].eq(1)
+            with m.If(marking & matches[index]):
+                m.d.sync += marked[index].eq(1)
+            with m.If(freed):
+                m.d.sync += [used[index].eq(0), marked[index].eq(0)]
+        with m.FSM():
+            with m.State("IDLE"):
+                with m.If(self.close.active & ~waits):
+                    m.next = "MARK"
+            with m.State("MARK"):
+                m.d.comb += marking.eq(1)
+                m.next = "TURN"
+            with m.State("TURN"):
+                # A turn that began before the marks may still cut a segment.
+                m.d.sync += left.eq(under_way)
+                with m.If(self.between & ~self.cut):
+                    m.next = "BUILD"
+            with m.State("BUILD"):
+                m.d.sync += left.eq(left - self.built)
+                with m.If(left == 0):
+                    m.d.comb += self.close_done.eq(1)
+                    m.next = "REST"
+            with m.State("REST"):
+                with m.If(~self.close.active):
+                    m.next = "IDLE"

@@ -149,8 +149,11 @@ class Segmenter(wiring.Component):
     failed_qps : In(n_qp)
         QPs that have failed.
     charge : Out(charge_layout)
-    failed_slot, failed : Out, In(1)
-        ``failed`` answers ``failed_slot`` in the same cycle: a payload read of that message failed.
+    failed_slot, failed, dropped : Out, In(1), In(1)
+        ``failed`` answers ``failed_slot`` in the same cycle: a payload read of that message failed;
+        and ``dropped``: it is a response that ends here.
+    between : Out(1)
+        No message is at work.
     enable : In(1)
         While 0 no frame goes out.
     busy : Out(1)
@@ -179,6 +182,8 @@ class Segmenter(wiring.Component):
                 "charge": Out(charge_layout(parameters)),
                 "failed_slot": Out(slot_width(parameters)),
                 "failed": In(1),
+                "dropped": In(1),
+                "between": Out(1),
                 "enable": In(1),
                 "busy": Out(1),
             }
@@ -381,6 +386,7 @@ class Segmenter(wiring.Component):
                     m.next = "IDLE"
 
             with m.State("IDLE"):
+                m.d.comb += self.between.eq(1)
                 with m.If(self.resets.valid):
                     m.d.comb += [self.resets.ready.eq(1), row_read.addr.eq(self.resets.p)]
                     m.d.sync += [owner.qpn.eq(self.resets.p), owner.responds.eq(0)]
@@ -458,7 +464,11 @@ class Segmenter(wiring.Component):
                     piece.eq(piece_read.data),
                     follower.eq(link_read.data),
                     # A request may come just after the reset of its QP.
-                    stale.eq((store_read.data.epoch != row.epoch) | (owner.responds & in_reset)),
+                    stale.eq(
+                        (store_read.data.epoch != row.epoch)
+                        | (owner.responds & in_reset)
+                        | self.dropped
+                    ),
                     failed.eq(self.failed),
                 ]
                 m.next = "OFFSET"

@@ -85,8 +85,8 @@ class MapSnapshot(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         width = granule_width(self._parameters)
-        m.submodules.words = queue = Queue(MapWord, self._depth)
-        m.submodules.runs = runs = Queue(map_run_layout(self._parameters), 16)
+        m.submodules.words = queue = Queue(MapWord, self._depth, direct=False)
+        m.submodules.runs = runs = Queue(map_run_layout(self._parameters), 16, direct=False)
         m.submodules.edges = edges_queue = Queue(EdgeBytes, 16)
         wiring.connect(m, queue.o, wiring.flipped(self.words))
         wiring.connect(m, runs.o, wiring.flipped(self.runs))

@@ -1,7 +1,8 @@
 """Trackers: the open messages, one each (device behaviour, section 4).
 
-Digests of names are compared in parallel, and so are the octets that a new message would share with
-open ones. What stays the same until a message closes is in a memory; so is its progress.
+Digests of names are compared in parallel. The octets that a new message would share with open ones
+are compared in ``SCAN_STEPS`` steps, ``n_tracker / SCAN_STEPS`` messages at a time, over and over.
+What stays the same until a message closes is in block RAM, its progress in LUT RAM.
 """
 
 from itertools import pairwise
@@ -23,15 +24,25 @@ from .receive_layouts import (
     tracker_layout,
 )
 
-__all__ = ["Trackers", "lowest_set", "progress_layout"]
+__all__ = ["OVERLAP_SETTLES", "SCAN_STEPS", "Trackers", "lowest_set", "progress_layout"]
+
+SCAN_STEPS = 4
+"""Cycles in which every open message is compared with the extent that is asked for."""
+
+OVERLAP_SETTLES = 4 + SCAN_STEPS
+"""Cycles from an ``open`` to the ``overlap`` that counts with it: one until it is written, three
+from the memory's address to what is compared, ``SCAN_STEPS`` to come by all."""
+
+_BLOCK_RAM = {"ram_style": "block"}
 
 
 def lowest_set(bits):
     """The number of the lowest bit that is set; of the highest bit if none is."""
-    result = C(len(bits) - 1, range(len(bits)))
-    for i in reversed(range(len(bits) - 1)):
-        result = Mux(bits[i], i, result)
-    return result
+    if len(bits) == 1:
+        return C(0, 0)
+    half = 1 << exact_log2(len(bits)) - 1
+    low = bits[:half].any()
+    return Cat(Mux(low, lowest_set(bits[:half]), lowest_set(bits[half:])), ~low)
 
 
 def _carries(a, not_b):
@@ -49,9 +60,10 @@ def progress_layout(parameters: Parameters) -> data.StructLayout:
 class Trackers(wiring.Component):
     """``n_tracker`` open messages: look up, open, account, close; and find those that fell silent.
 
-    ``match`` is combinational; ``overlap`` a cycle late but for trackers that close. ``row`` and
-    ``progress`` are those of the ``index`` of the cycle before. One of ``open``, ``touch``,
-    ``mark`` and ``close`` may be high in a cycle; or ``open`` and ``touch``, of the same tracker.
+    ``match`` is a cycle late. ``row`` and ``progress`` are those of the ``index`` of two cycles
+    before; ``index`` may change in the cycle after an ``open``, and counts from the
+    one after that on. One of ``open``, ``touch``, ``mark`` and ``close`` may be high in a cycle; or
+    ``open`` and ``touch``, of the same tracker. What comes with ``open`` stays for two cycles.
 
     Members
     -------
@@ -61,7 +73,9 @@ class Trackers(wiring.Component):
     match : Out(n_tracker)
         Trackers whose message's name has ``digest``: nearly always the one of that name, if any.
     overlap : Out(n_tracker)
-        Trackers of ``region`` that share an octet with ``start`` to ``end``.
+        Trackers of ``region`` that share an octet with ``start`` to ``end``, which must have been
+        the same in the ``SCAN_STEPS`` cycles before; right from ``OVERLAP_SETTLES`` cycles after an
+        ``open``, and at once after a ``close``.
     found : Out(1)
         Trackers matched in the cycle before, strangers apart. Of the lowest ...
     span : Out
@@ -70,6 +84,9 @@ class Trackers(wiring.Component):
         ... three cycles after that: its message has this name, which was there a cycle before.
     stranger, renew : In(1)
         ... three cycles after that: it is a stranger, until ``open`` or ``renew``.
+    keep : In(1)
+        Row ``n_tracker``, which is no tracker's, becomes ``opened``. Not beside ``open``, nor in
+        the cycle after.
     index : In
     row, progress : Out
     free, free_index : Out
@@ -111,7 +128,8 @@ class Trackers(wiring.Component):
                 "stranger": In(1),
                 "renew": In(1),
                 "overlap": Out(n),
-                "index": In(range(n)),
+                "keep": In(1),
+                "index": In(range(n + 1)),
                 "row": Out(tracker_layout(parameters)),
                 "progress": Out(progress_layout(parameters)),
                 "free": Out(1, init=1),
@@ -146,39 +164,25 @@ class Trackers(wiring.Component):
         m = Module()
         n = self._parameters.n_tracker
         opened = Signal(n)
-        # One bit, or none, a cycle late like ``free_index``. The free tracker's registers follow
-        # ``opened``, so that ``open`` only has to say that they count.
+        # One bit, or none, a cycle late like ``free_index``. The free tracker's digest follows
+        # ``opened``, so that ``open`` only has to say that it counts.
         is_free = Signal(n, init=1)
         m.d.sync += is_free.eq(~opened & (opened + 1)[:n])
+        matches = Signal(n)
         for i in range(n):
             digest = Signal(DIGEST_WIDTH, name=f"digest{i}")
-            region = Signal.like(self.region, name=f"region{i}")
-            # Inverted, since a carry chain subtracts its second operand by adding the inverse.
-            before_start = Signal.like(self.start, name=f"before_start{i}")
-            end = Signal.like(self.end, name=f"end{i}")
             with m.If(self.open & is_free[i]):
                 m.d.sync += opened[i].eq(1)
             with m.If(is_free[i] & ~opened[i]):
-                m.d.sync += [
-                    digest.eq(self.opened_digest),
-                    region.eq(self.opened.stag[8:]),
-                    before_start.eq(~self.opened.start),
-                    end.eq(self.opened.end),
-                ]
+                m.d.sync += digest.eq(self.opened_digest)
             with m.If(self.close & (self.close_index == i)):
                 m.d.sync += opened[i].eq(0)
-            conditions = Signal(3, name=f"conditions{i}")
-            m.d.sync += conditions.eq(
-                Cat(
-                    region == self.region,
-                    _carries(self.end, before_start),
-                    _carries(end, ~self.start),
-                )
-            )
-            m.d.comb += [
-                self.match[i].eq(opened[i] & (digest == self.digest)),
-                self.overlap[i].eq(opened[i] & conditions.all()),
-            ]
+            m.d.comb += matches[i].eq(opened[i] & (digest == self.digest))
+        m.d.sync += self.match.eq(matches)
+        # ``open`` comes late in its cycle, so what it opens is written in the next.
+        writing = Signal()
+        m.d.sync += writing.eq(self.open)
+        self._find_overlaps(m, opened, writing)
         with m.If(self.open):
             m.d.sync += self.count.eq(self.count + 1)
         with m.Elif(self.close):
@@ -186,34 +190,38 @@ class Trackers(wiring.Component):
 
         m.d.sync += [self.free_index.eq(lowest_set(~opened)), self.free.eq(~opened.all())]
 
+        # Nothing is read while it is written, for synthesis to add no logic behind the memories.
         m.submodules.rows = rows = memory.Memory(
-            shape=tracker_layout(self._parameters), depth=n, init=[]
+            shape=tracker_layout(self._parameters), depth=n + 1, init=[], attrs=_BLOCK_RAM
         )
         row_read = rows.read_port()
         row_write = rows.write_port()
         m.d.comb += [
             row_read.addr.eq(self.index),
-            self.row.eq(row_read.data),
-            row_write.addr.eq(self.free_index),
+            row_read.en.eq(~(writing | self.keep)),
+            row_write.addr.eq(Mux(self.keep, n, self.free_index)),
             row_write.data.eq(self.opened),
-            row_write.en.eq(self.open),
+            row_write.en.eq(writing | self.keep),
         ]
+        m.d.sync += self.row.eq(row_read.data)
 
         matched = Signal(n)
         m.submodules.spans = spans = memory.Memory(
-            shape=span_layout(self._parameters), depth=n, init=[]
+            shape=span_layout(self._parameters), depth=n, init=[], attrs=_BLOCK_RAM
         )
-        span_read = spans.read_port(domain="comb")
+        span_read = spans.read_port()
         span_write = spans.write_port()
         name_shape = message_name_layout(self._parameters)
-        m.submodules.names = names = memory.Memory(shape=name_shape, depth=n, init=[])
-        name_read = names.read_port(domain="comb")
+        m.submodules.names = names = memory.Memory(
+            shape=name_shape, depth=n, init=[], attrs=_BLOCK_RAM
+        )
+        name_read = names.read_port()
         name_write = names.write_port()
         name = Signal(name_shape)
         looked_at = [Signal(range(n), name=f"looked_at{i}") for i in range(4)]
         strangers = Signal(n)
         m.d.sync += [
-            matched.eq(self.match & ~strangers),
+            matched.eq(matches & ~strangers),
             self.span.eq(span_read.data),
             name.eq(name_read.data),
             self.own.eq(name.as_value() == self.name.as_value()),
@@ -226,14 +234,16 @@ class Trackers(wiring.Component):
         m.d.comb += [
             self.found.eq(matched.any()),
             looked_at[0].eq(lowest_set(matched)),
-            span_read.addr.eq(looked_at[1]),
-            name_read.addr.eq(looked_at[1]),
+            span_read.addr.eq(looked_at[0]),
+            span_read.en.eq(~writing),
+            name_read.addr.eq(looked_at[0]),
+            name_read.en.eq(~writing),
             span_write.addr.eq(self.free_index),
             span_write.data.dma_addr.eq(self.dma_addr),
-            span_write.en.eq(self.open),
+            span_write.en.eq(writing),
             name_write.addr.eq(self.free_index),
             name_write.data.eq(self.opened.name),
-            name_write.en.eq(self.open),
+            name_write.en.eq(writing),
         ]
         for field in ("granule_log2", "map_base", "start"):
             m.d.comb += span_write.data[field].eq(self.opened[field])
@@ -245,8 +255,8 @@ class Trackers(wiring.Component):
         before = progresses.read_port(domain="comb")
         progress_write = progresses.write_port()
         after = Signal(progress_layout(self._parameters))
+        m.d.sync += progress_read.addr.eq(self.index)
         m.d.comb += [
-            progress_read.addr.eq(self.index),
             self.progress.eq(progress_read.data),
             before.addr.eq(self.mark_index),
             after.missing.eq(before.data.missing - self.newly),
@@ -268,6 +278,55 @@ class Trackers(wiring.Component):
 
         self._find_expired(m, opened)
         return m
+
+    def _find_overlaps(self, m, opened, writing):
+        """Tracker ``SCAN_STEPS * bank + step`` is in row ``step`` of its bank."""
+        n = self._parameters.n_tracker
+        steps = min(SCAN_STEPS, n)
+        step = Signal(range(steps))
+        # Of what the memory gives out, and of what is compared.
+        step_read, step_compared = Signal.like(step), Signal.like(step)
+        m.d.sync += [step.eq(step + 1), step_read.eq(step), step_compared.eq(step_read)]
+        extent_shape = data.StructLayout({"before_start": len(self.start), "end": len(self.end)})
+        region_shape = exact_log2(self._parameters.n_region)
+        for bank in range(n // steps):
+            extents = memory.Memory(shape=extent_shape, depth=steps, init=[], attrs=_BLOCK_RAM)
+            regions = memory.Memory(shape=region_shape, depth=steps, init=[])
+            m.submodules[f"extents{bank}"] = extents
+            m.submodules[f"regions{bank}"] = regions
+            extent_write, region_write = extents.write_port(), regions.write_port()
+            extent_read, region_read = extents.read_port(), regions.read_port(domain="comb")
+            extent = Signal(extent_shape, name=f"extent{bank}")
+            region = Signal(region_shape, name=f"region{bank}")
+            in_bank = self.free_index[exact_log2(steps) :] == bank
+            m.d.comb += [
+                extent_write.addr.eq(self.free_index),
+                # Inverted, since a carry chain subtracts its second operand by adding the inverse.
+                extent_write.data.before_start.eq(~self.opened.start),
+                extent_write.data.end.eq(self.opened.end),
+                extent_write.en.eq(writing & in_bank),
+                extent_read.addr.eq(step),
+                extent_read.en.eq(~writing),
+                region_write.addr.eq(self.free_index),
+                region_write.data.eq(self.opened.stag[8:]),
+                region_write.en.eq(writing & in_bank),
+                region_read.addr.eq(step_read),
+            ]
+            overlaps = Signal(3, name=f"overlaps{bank}")
+            m.d.sync += [extent.eq(extent_read.data), region.eq(region_read.data)]
+            m.d.comb += overlaps.eq(
+                Cat(
+                    region == self.region,
+                    _carries(self.end, extent.before_start),
+                    _carries(extent.end, ~self.start),
+                )
+            )
+            for i in range(steps):
+                tracker = steps * bank + i
+                conditions = Signal(3, name=f"conditions{tracker}")
+                with m.If(step_compared == i):
+                    m.d.sync += conditions.eq(overlaps)
+                m.d.comb += self.overlap[tracker].eq(opened[tracker] & conditions.all())
 
     def _find_expired(self, m, opened):
         n = self._parameters.n_tracker

@@ -27,6 +27,7 @@ from ..interfaces import CreditSignature, PacketSignature, ReadClientSignature, 
 from ..layouts import (
     QP_ROW,
     REGION_ROW,
+    CloseRequest,
     Completion,
     EventRequest,
     PortConfig,
@@ -88,6 +89,8 @@ class TransmitPath(wiring.Component):
     requests : In(stream of ReadRequest)
         Only while there is ``read_room``.
     read_room : Out(1)
+    close, close_done : In(CloseRequest), Out(1)
+        Responses to be dropped; a strobe when nothing more is read for them.
     failed : In(n_qp)
         QPs that have failed: no further message of theirs begins.
     event_requests : Out(stream of EventRequest).array(2)
@@ -121,6 +124,8 @@ class TransmitPath(wiring.Component):
                 "trackers_full": In(1),
                 "requests": In(stream.Signature(ReadRequest)),
                 "read_room": Out(1),
+                "close": In(CloseRequest),
+                "close_done": Out(1),
                 "failed": In(parameters.n_qp),
                 "event_requests": Out(stream.Signature(EventRequest)).array(2),
                 "events": Out(len(Counter)),
@@ -193,6 +198,13 @@ class TransmitPath(wiring.Component):
             builder.opened.eq(self.opened),
             builder.opened_ok.eq(self.opened_ok),
             self.read_room.eq(responder.read_room),
+            responder.close.eq(self.close),
+            self.close_done.eq(responder.close_done),
+            responder.look.eq(segmenter.failed_slot),
+            segmenter.dropped.eq(responder.dropped),
+            responder.between.eq(segmenter.between),
+            responder.cut.eq(segmenter.segments.valid & segmenter.segments.ready),
+            responder.built.eq(builder.built),
             buckets.written.eq(self.qp_written.enable),
             buckets.written_qpn.eq(self.qp_written.index),
             buckets.written_row.eq(self.qp_written.row),

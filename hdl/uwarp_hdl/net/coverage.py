@@ -173,7 +173,7 @@ class PayloadWindow(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         # The opcode comes in step 2, no payload before step 4: there is a cycle between for these.
-        first_step = Signal(3)
+        first_step = Signal(4)
         is_empty = Signal()
         others = header_octets(self.opcode, UDP_HEADER + SEGMENT_CRC)
         m.d.sync += [

@@ -17,7 +17,7 @@ class DatagramBuilder(wiring.Component):
     What a segment does not have is 0, and so is the immediate without the bit IM. A Send with
     Solicited Event (0x5) is solicited; else the bit SE counts where it is defined, in Write-Record
     and Send with Immediate. A source address of IPv4 is mapped into IPv6 (RFC 4291, section
-    2.5.5.2).
+    2.5.5.2). Of a Read Request ``immediate`` and ``sink_to`` are the sink's STag and TO.
 
     Attributes
     ----------
@@ -27,6 +27,8 @@ class DatagramBuilder(wiring.Component):
         SOURCE_FIELDS of the frame.
     fields : In(StructLayout)
         DATAGRAM_FIELDS of the frame.
+    source_mac : In(48)
+    own, group : In(1)
     qpn : In(16)
     payload_length : In(16)
     datagram : Out(Datagram)
@@ -42,6 +44,9 @@ class DatagramBuilder(wiring.Component):
                 "word": In(FrameWord),
                 "source": In(source),
                 "fields": In(layout),
+                "source_mac": In(48),
+                "own": In(1),
+                "group": In(1),
                 "qpn": In(16),
                 "payload_length": In(16),
                 "datagram": Out(Datagram),
@@ -54,13 +59,15 @@ class DatagramBuilder(wiring.Component):
         opcode = fields.rdmap_control[:4]
         tagged = fields.ddp_control[7]
         record = Signal()
+        is_request = Signal()
         has_immediate = Signal()
         immediate = Mux(tagged, fields.record_immediate, fields.record_mo)
         address = self.source.source_ip
         ipv4 = Mux(self.word.early, address[64:96], address[32:64])
         m.d.comb += [
-            record.eq(opcode == 0xC),
-            has_immediate.eq(record | (opcode == 0xE)),
+            record.eq(opcode.matches(0xC, 0xD)),
+            is_request.eq(opcode == 0x1),
+            has_immediate.eq(opcode.matches(0xC, 0xE)),
             datagram.qpn.eq(self.qpn),
             datagram.source_ip.eq(Mux(self.word.ipv6, address, Cat(ipv4, C(0xFFFF, 16)))),
             datagram.source_port.eq(fields.source_port),
@@ -68,7 +75,10 @@ class DatagramBuilder(wiring.Component):
             datagram.solicited.eq((opcode == 0x5) | has_immediate & fields.rdmap_control[5]),
             datagram.immediate_valid.eq(has_immediate & fields.rdmap_control[4]),
             datagram.last.eq(fields.ddp_control[6]),
-            datagram.immediate.eq(Mux(datagram.immediate_valid, immediate, 0)),
+            datagram.immediate.eq(Mux(datagram.immediate_valid | is_request, immediate, 0)),
+            datagram.source_mac.eq(self.source_mac),
+            datagram.own.eq(self.own),
+            datagram.group.eq(self.group),
             datagram.payload_length.eq(self.payload_length),
             datagram.payload_offset.eq(header_octets(opcode, SEGMENT)[:3]),
         ]
@@ -82,9 +92,15 @@ class DatagramBuilder(wiring.Component):
                 ]
         with m.Else():
             m.d.comb += [
-                datagram.mlen.eq(fields.stag),
+                datagram.mlen.eq(Mux(is_request, fields.read_size, fields.stag)),
                 datagram.qn.eq(fields.to[32:]),
                 datagram.msn.eq(fields.to[:32]),
                 datagram.mo.eq(fields.record_msn),
             ]
+            with m.If(is_request):
+                m.d.comb += [
+                    datagram.stag.eq(fields.read_stag),
+                    datagram.to.eq(fields.read_to),
+                    datagram.sink_to.eq(Cat(fields.record_immediate, fields.record_mlen)),
+                ]
         return m

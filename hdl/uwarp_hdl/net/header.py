@@ -13,6 +13,10 @@ a word is the quad held from the step before and the pair's first.
 Octet positions come from the header tables of :mod:`uwarp.wire`.
 """
 
+from collections.abc import Iterable
+from functools import reduce
+from operator import or_
+
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
@@ -32,11 +36,11 @@ from uwarp.wire import (
 )
 
 __all__ = [
-    "DDP_QUADS",
     "DDP_STEP",
     "HEADER_OCTETS",
     "FrameHeader",
     "FrameHeaderFields",
+    "choice",
     "header_octets",
 ]
 
@@ -46,9 +50,6 @@ HEADER_OCTETS = ETHERNET.size + IPV4.size + UDP.size
 #: The step whose word ends with the first two octets of the UDP payload and what comes before them,
 #: or with those and the next four.
 DDP_STEP = 8
-
-#: Quads of the longest DDP header behind its first two octets.
-DDP_QUADS = 11
 
 _IPV4_LAST, _IPV6_LAST, _PORTS = 3, 6, 7
 
@@ -69,6 +70,18 @@ def header_octets(header: Header, **values: Value) -> Value:
     if values:
         raise ValueError(f"{header.name} has no field {', '.join(map(repr, values))}")
     return Cat(octets)
+
+
+def choice(m: Module, load: Value, choices: Iterable[tuple[Value, Value]], width: int) -> Value:
+    """The OR of the values, of ``width`` bits, whose conditions were 1 in the last cycle in which
+    ``load`` was."""
+    terms = []
+    for condition, value in choices:
+        chosen = Signal()
+        with m.If(load):
+            m.d.sync += chosen.eq(condition)
+        terms.append(Cat(value, Const(0, width))[:width] & chosen.replicate(width))
+    return reduce(or_, terms)
 
 
 class FrameHeaderFields(data.Struct):
@@ -100,10 +113,14 @@ class FrameHeader(wiring.Component):
     -------
     start : In(1), starting : In(FrameHeaderFields)
         A frame begins.
-    i : In(FrameHeaderFields)
-        The same, from the cycle after ``start`` until ``word`` is the last.
-    control : In(16), quads : In(32).array(DDP_QUADS)
-        The DDP header, from the cycle after ``start`` on; the first octet in bits 7:0.
+    i : In(FrameHeaderFields), control : In(16)
+        The same, and the first two octets of the DDP header (the first one in bits 7:0), from the
+        cycle after ``start`` until ``word`` is the last.
+    upcoming : Out(4), ddp : In(64)
+        With ``start`` or ``advance``: the step after that of the next word. When that comes to be
+        chosen, with the next ``advance``, ``ddp`` is its pair of the DDP header: quads 1 and 2, 3
+        and 4 and so on behind ``control`` in the steps after DDP_STEP, in that itself quad 0 in the
+        high half; it is 0 before that.
     advance : In(1)
         ``word`` is taken.
     word : Out(64)
@@ -123,7 +140,8 @@ class FrameHeader(wiring.Component):
     starting: In(FrameHeaderFields)
     i: In(FrameHeaderFields)
     control: In(16)
-    quads: In(32).array(DDP_QUADS)
+    upcoming: Out(4)
+    ddp: In(64)
     advance: In(1)
     word: Out(64)
     step: Out(4)
@@ -138,65 +156,63 @@ class FrameHeader(wiring.Component):
 
         pair = Signal(64)
         held = Signal(32)
-        chosen = Signal(64)
-        passed_over = Signal(32)  # the quad after the pair, where an odd one was put in
-        next_step = Signal(4)
-        low, high = pair[:32], pair[32:]
+        following = Signal(4)
+        moves = Signal()
+        tags, is_ipv6 = Signal(), Signal()
         m.d.comb += [
-            next_step.eq(self.step + 1),
-            passed_over.eq(high),
-            self.word.eq(Mux(self.shifted, Cat(held, low), pair)),
+            moves.eq(self.start | self.advance),
+            self.word.eq(Mux(self.shifted, Cat(held, pair[:32]), pair)),
+            tags.eq(Mux(self.start, self.starting.vlan_valid, fields.vlan_valid)),
+            is_ipv6.eq(Mux(self.start, self.starting.ipv6, fields.ipv6)),
+            self.upcoming.eq(following + 1),
         ]
-        with m.Switch(self.step):
-            with m.Case(1):
-                with m.If(fields.vlan_valid):
-                    m.d.comb += passed_over.eq(Mux(fields.ipv6, ipv6[3], ipv4[3]))
-            with m.Case(_IPV4_LAST):
-                with m.If(~fields.ipv6):
-                    m.d.comb += next_step.eq(_PORTS)
-            with m.Case(_IPV6_LAST):
-                m.d.comb += passed_over.eq(ipv6[14])
-                with m.If(~self.shifted):
-                    m.d.comb += next_step.eq(DDP_STEP)
-
-        with m.Switch(next_step):
-            with m.Case(1):
-                m.d.comb += chosen.eq(
-                    Cat(ipv4[2], Mux(fields.vlan_valid, tag, Mux(fields.ipv6, ipv6[3], ipv4[3])))
-                )
-            for step in (2, 3):
-                with m.Case(step):
-                    m.d.comb += chosen.eq(
-                        Mux(
-                            fields.ipv6,
-                            Cat(ipv6[2 * step], ipv6[2 * step + 1]),
-                            Cat(ipv4[2 * step], ipv4[2 * step + 1]),
-                        )
-                    )
-            for step in range(_IPV4_LAST + 1, _PORTS):
-                with m.Case(step):
-                    m.d.comb += chosen.eq(Cat(ipv6[2 * step], ipv6[2 * step + 1]))
-            with m.Case(_PORTS):
-                m.d.comb += chosen.eq(Cat(ipv4[8], ipv4[9]))
-            with m.Case(DDP_STEP):
-                m.d.comb += chosen.eq(Cat(ipv4[10], self.quads[0]))
-            for index in range(1, DDP_QUADS, 2):
-                with m.Case(DDP_STEP + (index + 1) // 2):
-                    m.d.comb += chosen.eq(Cat(self.quads[index], self.quads[index + 1]))
-
+        with m.If((following == _IPV4_LAST) & ~is_ipv6):
+            m.d.comb += self.upcoming.eq(_PORTS)
+        with m.If((following == _IPV6_LAST) & ~tags):
+            m.d.comb += self.upcoming.eq(DDP_STEP)
         with m.If(self.start):
-            macs = header_octets(
-                ETHERNET,
-                destination=self.starting.dest_mac,
-                source=self.starting.source_mac,
-            )
+            m.d.comb += self.upcoming.eq(1)
+
+        # Conditions are registers: the choice is two levels of logic, and takes the least of it.
+        upcoming = self.upcoming
+        high = Const(0, 32)
+        pairs = [
+            (upcoming == 1, ipv4[2]),
+            ((upcoming == 1) & tags, Cat(high, tag)),
+            ((upcoming == 1) & ~tags & ~is_ipv6, Cat(high, ipv4[3])),
+            ((upcoming == 1) & ~tags & is_ipv6, Cat(high, ipv6[3])),
+            (upcoming == _PORTS, Cat(ipv4[8:10])),
+            (upcoming == DDP_STEP, ipv4[10]),
+        ]
+        for step in range(2, _IPV4_LAST + 1):
+            pairs.append(((upcoming == step) & ~is_ipv6, Cat(ipv4[2 * step : 2 * step + 2])))
+        for step in range(2, _IPV6_LAST + 1):
+            pairs.append(((upcoming == step) & is_ipv6, Cat(ipv6[2 * step : 2 * step + 2])))
+        chosen = choice(m, moves, pairs, 64) | self.ddp
+
+        # The pair's high quad, or the one after it where an odd one was put in.
+        puts_tag, puts_odd = (following == 1) & tags, following == _IPV6_LAST
+        holds = [
+            (~puts_tag & ~puts_odd, pair[32:]),
+            (puts_tag & ~is_ipv6, ipv4[3]),
+            (puts_tag & is_ipv6, ipv6[3]),
+            (puts_odd, ipv6[14]),
+        ]
+        macs = header_octets(
+            ETHERNET,
+            destination=self.starting.dest_mac,
+            source=self.starting.source_mac,
+        )
+        with m.If(moves):
             m.d.sync += [
-                pair.eq(macs[:64]),
-                self.step.eq(0),
-                self.shifted.eq(0),
+                pair.eq(Mux(self.start, macs[:64], chosen)),
+                held.eq(choice(m, moves, holds, 32)),
+                following.eq(upcoming),
             ]
+        with m.If(self.start):
+            m.d.sync += [self.step.eq(0), self.shifted.eq(0)]
         with m.Elif(self.advance):
-            m.d.sync += [pair.eq(chosen), held.eq(passed_over), self.step.eq(next_step)]
+            m.d.sync += self.step.eq(following)
             with m.If(self.step == 1):
                 m.d.sync += self.shifted.eq(fields.vlan_valid)
             with m.If(self.step == _IPV6_LAST):

@@ -20,6 +20,7 @@ __all__ = [
     "ETHERTYPE_IPV4",
     "ETHERTYPE_IPV6",
     "FIRST_UDP_WORD",
+    "GROUP_OPCODES",
     "IPV6_HEADER",
     "NEXT_FRAGMENT",
     "OPCODES",
@@ -78,10 +79,14 @@ DATAGRAM_FIELDS = {
     "record_mo": (SEGMENT + 18, 4),
     "record_mlen": (SEGMENT + 22, 4),
     "record_immediate": (SEGMENT + 26, 4),
+    "read_size": (SEGMENT + 30, 4),
+    "read_stag": (SEGMENT + 34, 4),
+    "read_to": (SEGMENT + 38, 8),
 }
 """Fields of the datagram, those of the segment by their names in a tagged one. In an untagged one
 ``stag`` holds MLEN, the halves of ``to`` QN and MSN, ``record_msn`` MO, ``record_mo`` the
-immediate."""
+immediate. In a Read Request ``record_mo`` is the sink's STag, the two behind it are its TO, and
+``read_size``, ``read_stag`` and ``read_to`` what is to be read."""
 
 
 @dataclass(frozen=True)
@@ -95,11 +100,15 @@ class Opcode:
 
 OPCODES = (
     Opcode(0x0, True, 14),
+    Opcode(0x1, False, 46),
     Opcode(0x3, False, 18),
     Opcode(0x5, False, 18),
     Opcode(0xC, True, 30),
+    Opcode(0xD, True, 30),
     Opcode(0xE, False, 22),
 )
+GROUP_OPCODES = (0x3, 0x5, 0xE)
+"""Those that may come to a group."""
 
 
 def header_octets(opcode, more=0):

@@ -1,6 +1,15 @@
-"""The UDP port table's four banks, searched at once."""
+"""The UDP port table's four banks, searched at once.
 
-from amaranth.hdl import Module
+::
+
+    port --> rows --> registers --> port compared --> hit --> qpn, is_group
+     0        1          2                             3       4            cycle
+"""
+
+from functools import reduce
+from operator import or_
+
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -12,10 +21,10 @@ __all__ = ["PortLookup"]
 
 
 class PortLookup(wiring.Component):
-    """The QP of a UDP port.
+    """The QP, or the group, of a UDP port.
 
-    ``hit`` and ``qpn`` answer the ``port`` of two cycles before: the indices go out at once, the
-    rows come in the next cycle, and are compared with the port, which must be the same still.
+    The indices go out at once, the rows come in the next cycle. They are compared in the one after,
+    with the port, which must be the same still.
 
     Parameters
     ----------
@@ -27,8 +36,11 @@ class PortLookup(wiring.Component):
     port : In(16)
     ports : Out(PortLookupSignature)
     hit : Out(1)
+        A QP has the ``port`` of three cycles before.
+    is_group : Out(1)
+        A group has that of four cycles before.
     qpn : Out(16)
-        Of the lowest bank that has the port; 0 without a hit.
+        Of that of four cycles before: of the lowest bank that has it, 0 if none has.
     """
 
     def __init__(self, n_qp):
@@ -38,6 +50,7 @@ class PortLookup(wiring.Component):
                 "port": In(16),
                 "ports": Out(PortLookupSignature((n_qp - 1).bit_length())),
                 "hit": Out(1),
+                "is_group": Out(1),
                 "qpn": Out(16),
             }
         )
@@ -46,8 +59,23 @@ class PortLookup(wiring.Component):
         m = Module()
         for index, row in zip(self.ports.indices, port_rows(self.port, self._n_qp), strict=True):
             m.d.comb += index.eq(row)
-        m.d.sync += [self.hit.eq(0), self.qpn.eq(0)]
-        for row in reversed(list(self.ports.rows)):
-            with m.If(row.valid & (row.port == self.port)):
-                m.d.sync += [self.hit.eq(1), self.qpn.eq(row.qpn)]
+        found = Signal(len(self.ports.rows))
+        chosen, group, qpns = [], [], []
+        for index, row in enumerate(self.ports.rows):
+            held, qpn = Signal.like(row, name=f"row{index}"), Signal(16, name=f"qpn{index}")
+            is_group = Signal(name=f"is_group{index}")
+            m.d.sync += [
+                held.eq(row),
+                qpn.eq(held.qpn),
+                is_group.eq(held.group),
+                found[index].eq(held.valid & (held.port == self.port)),
+            ]
+            chosen.append(found[index] & ~found[:index].any())
+            group.append(is_group)
+            qpns.append(Mux(chosen[index], qpn, 0))
+        m.d.comb += self.hit.eq((Cat(chosen) & ~Cat(group)).any())
+        m.d.sync += [
+            self.is_group.eq((Cat(chosen) & Cat(group)).any()),
+            self.qpn.eq(reduce(or_, qpns)),
+        ]
         return m

@@ -3,7 +3,7 @@
 A VLAN tag has 4 octets, an IPv4 header a multiple of 4, that of IPv6 40; so the UDP header of any
 frame begins 2 or 6 octets into a word. As many units of 4 octets are taken out before the IP header
 as there are tags, and one more if the UDP header is not 2 octets into a word then. What goes is in
-truth the source MAC address, which nobody looks at, and what follows it::
+truth the source MAC address, which is taken before, and what follows it::
 
     unit           0   1   2   3    4   5   6   7   8   9
     MAC, type     |dst |src    |type, IPv4 (5)         |UDP    as it comes
@@ -59,11 +59,15 @@ class Realigner(wiring.Component):
     beat_valid : In(1)
     word : Out(FrameWord)
         With ``ipv4``, ``ipv6`` and ``early`` right from word 1 on, without numbers. Combinational.
+    source_mac : Out(48)
+        Of the frame whose words leave, from its word 1 on; in its last word's cycle if it has 4
+        beats or more.
     """
 
     beat: In(PacketBeat)
     beat_valid: In(1)
     word: Out(FrameWord)
+    source_mac: Out(48)
 
     def elaborate(self, platform):
         m = Module()
@@ -91,6 +95,7 @@ class Realigner(wiring.Component):
 
         held = Signal(FrameWord)
         held_first, is_second = Signal(), Signal()
+        mac_octets = Signal(48)
         held_kind = Signal(UnitKind)
         leaves = Signal()
         m.d.comb += leaves.eq(held.valid & (held.last | following.valid))
@@ -101,8 +106,16 @@ class Realigner(wiring.Component):
                 is_second.eq(held_first & ~first),
                 held_kind.eq(high_kind),
             ]
+            with m.If(first):
+                m.d.sync += mac_octets[:16].eq(following.data[48:])
+            with m.Elif(held_first):
+                m.d.sync += mac_octets[16:].eq(following.data[:32])
         with m.Elif(leaves):
             m.d.sync += held.valid.eq(0)
+
+        m.d.comb += self.source_mac.eq(
+            Cat(mac_octets.word_select(octet, 8) for octet in reversed(range(6)))
+        )
 
         # ``high_kind`` is 0 if the frame has no octets there; so is ``held_kind``.
         tagged, twice = Signal(), Signal()

@@ -21,7 +21,7 @@ from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import Counter
 
-from ..interfaces import PacketSignature, PortLookupSignature
+from ..interfaces import GroupLookupSignature, PacketSignature, PortLookupSignature
 from ..layouts import Datagram, PacketBeat, PortConfig
 from ..stream.packet_fifo import PacketFifo
 from ..stream.queue import Queue, connect_streams
@@ -29,6 +29,7 @@ from .checksum import OnesComplementCheck
 from .coverage import PSEUDO_HEADER_START, SEGMENT_LEAD, PayloadWindow, SumCoverage, UdpRemainder
 from .crc_check import CrcCheck
 from .datagram import DatagramBuilder
+from .group_lookup import GroupLookup
 from .headers import CHECKED_FIELDS, DATAGRAM_FIELDS, ETHERNET_HEADER, SOURCE_FIELDS, UDP
 from .port_lookup import PortLookup
 from .realign import Realigner
@@ -44,8 +45,9 @@ class FrameReceiver(wiring.Component):
     One word a cycle, frames of any length with no gap between. A Datagram is offered 8 cycles after
     the last word of its frame, or 7 if what that holds moves into the word before, its payload one
     cycle later, if those before have gone. No word of a frame that is dropped leaves. A frame whose
-    payload or Datagram finds no room is dropped whole. Frames that their headers (up to the opcode)
-    rule out take no room.
+    payload or Datagram finds no room is dropped whole, and so is one during which a register was
+    written that rules it out or not. Frames that their headers (up to the opcode)
+    rule out take no room. Of a datagram to a group ``qpn`` is the row of the group table.
 
     Parameters
     ----------
@@ -61,6 +63,7 @@ class FrameReceiver(wiring.Component):
         Always ready.
     config : In(PortConfig)
     ports : Out(PortLookupSignature)
+    groups : Out(GroupLookupSignature)
     datagrams : Out(stream of Datagram)
     payload : Out(stream of PacketBeat)
         The words that hold payload, as they lie in the frame without tags and options; ``count`` of
@@ -76,7 +79,7 @@ class FrameReceiver(wiring.Component):
             raise ValueError(
                 f"payload_words is {payload_words}; an MTU of {parameters.max_mtu} takes {largest}"
             )
-        self._n_qp = parameters.n_qp
+        self._parameters = parameters
         self._payload_words = payload_words
         self._datagrams = datagrams
         super().__init__(
@@ -84,6 +87,7 @@ class FrameReceiver(wiring.Component):
                 "rx": In(PacketSignature()),
                 "config": In(PortConfig),
                 "ports": Out(PortLookupSignature((parameters.n_qp - 1).bit_length())),
+                "groups": Out(GroupLookupSignature((parameters.n_group - 1).bit_length())),
                 "datagrams": Out(stream.Signature(Datagram)),
                 "payload": Out(stream.Signature(PacketBeat)),
                 "events": Out(len(Counter)),
@@ -120,14 +124,24 @@ class FrameReceiver(wiring.Component):
             source.word.eq(words[4]),
         ]
 
-        m.submodules.lookup = lookup = PortLookup(self._n_qp)
+        m.submodules.lookup = lookup = PortLookup(self._parameters.n_qp)
+        m.submodules.group = group = GroupLookup(self._parameters)
         wiring.connect(m, lookup.ports, wiring.flipped(self.ports))
-        m.d.comb += lookup.port.eq(checked.fields.destination_port)
-        qpn = lookup.qpn
-        for stage in range(3, 6):
-            held = Signal(16, name=f"qpn{stage}")
-            m.d.sync += held.eq(qpn)
-            qpn = held
+        wiring.connect(m, group.groups, wiring.flipped(self.groups))
+        m.d.comb += [
+            lookup.port.eq(checked.fields.destination_port),
+            group.word.eq(words[0]),
+            group.row.eq(lookup.qpn),
+            group.is_group.eq(lookup.is_group),
+        ]
+
+        # The realigner has the source address of a frame of 8 words in any case until its word 4 is
+        # ``words[0]``; and this one has ended when word 2 of the next is ``words[2]``.
+        source_mac = Signal(48)
+        is_own = Signal()
+        with m.If(words[2].valid & (words[2].index == 2)):
+            m.d.sync += source_mac.eq(realigner.source_mac)
+        m.d.sync += is_own.eq(source_mac == self.config.mac)
 
         m.submodules.remainder = remainder = UdpRemainder()
         m.d.comb += [
@@ -144,6 +158,7 @@ class FrameReceiver(wiring.Component):
             verdict.fields.eq(checked.fields),
             verdict.config.eq(self.config),
             verdict.hit.eq(lookup.hit),
+            verdict.match.eq(group.match),
         ]
 
         m.submodules.window = window = PayloadWindow()
@@ -153,14 +168,16 @@ class FrameReceiver(wiring.Component):
             window.opcode.eq(checked.fields.rdmap_control[:4]),
             window.udp_length.eq(checked.fields.udp_length),
         ]
-        inside, last, count = window.inside & verdict.promising, window.last, window.count
+        inside, last, count = window.inside, window.last, window.count
+        promising = Signal()
+        own, to_group = verdict.promising, verdict.promising_group
         for stage in range(3, 6):
-            held = [
-                Signal(len(item), name=f"{name}{stage}")
-                for name, item in (("inside", inside), ("last", last), ("count", count))
-            ]
-            m.d.sync += [a.eq(b) for a, b in zip(held, (inside, last, count), strict=True)]
-            inside, last, count = held
+            if stage == 5:
+                m.d.sync += promising.eq(own | to_group & group.match)
+            items = {"inside": inside, "last": last, "count": count, "own": own, "group": to_group}
+            held = [Signal(len(item), name=f"{name}{stage}") for name, item in items.items()]
+            m.d.sync += [a.eq(b) for a, b in zip(held, items.values(), strict=True)]
+            inside, last, count, own, to_group = held
 
         m.submodules.builder = builder = DatagramBuilder()
         m.submodules.payloads = payloads = PacketFifo(PacketBeat, self._payload_words)
@@ -169,30 +186,45 @@ class FrameReceiver(wiring.Component):
         connect_streams(m, queue.o, self.datagrams)
 
         end, lost, earlier_lost, overflow = Signal(), Signal(), Signal(), Signal()
+        # A register was written during the frame.
+        skips, earlier_skipped = Signal(), Signal()
         m.d.comb += [
             builder.word.eq(words[5]),
             builder.source.eq(source.fields),
             builder.fields.eq(carried.fields),
-            builder.qpn.eq(qpn),
+            builder.source_mac.eq(source_mac),
+            builder.own.eq(is_own),
+            builder.group.eq(lookup.is_group),
+            builder.qpn.eq(lookup.qpn),
             builder.payload_length.eq(window.length),
             queue.i.payload.eq(builder.datagram),
             payloads.i.payload.data.eq(words[5].data),
             payloads.i.payload.count.eq(count),
             payloads.i.payload.last.eq(last),
-            payloads.i.valid.eq(inside & ~earlier_lost),
+            payloads.i.valid.eq(inside & promising & ~earlier_lost),
             end.eq(words[5].valid & words[5].last),
-            lost.eq(earlier_lost | inside & ~payloads.i.ready),
-            overflow.eq(lost | verdict.accept & ~queue.i.ready),
+            skips.eq(earlier_skipped | inside & ~promising),
+            lost.eq(earlier_lost | inside & promising & ~payloads.i.ready),
+            overflow.eq(lost | verdict.accept & (skips | ~queue.i.ready)),
             payloads.commit.eq(end & verdict.accept & ~overflow),
             payloads.discard.eq(end & ~payloads.commit),
-            queue.i.valid.eq(end & verdict.accept & ~lost),
+            queue.i.valid.eq(end & verdict.accept & ~lost & ~skips),
+            self.groups.queued.eq(queue.i.valid & queue.i.ready & lookup.is_group),
         ]
-        m.d.sync += [earlier_lost.eq(lost & ~end), self.events.eq(0)]
-        with m.If(end):
+        ended, had_no_room, was_accepted = Signal(), Signal(), Signal()
+        m.d.sync += [
+            earlier_lost.eq(lost & ~end),
+            earlier_skipped.eq(skips & ~end),
+            ended.eq(end),
+            had_no_room.eq(overflow),
+            was_accepted.eq(verdict.accept),
+            self.events.eq(0),
+        ]
+        with m.If(ended):
             m.d.sync += self.events[Counter.RX_FRAMES].eq(1)
-            with m.If(overflow):
+            with m.If(had_no_room):
                 m.d.sync += self.events[Counter.DROP_OVERFLOW].eq(1)
-            with m.Elif(~verdict.accept):
+            with m.Elif(~was_accepted):
                 m.d.sync += self.events.bit_select(verdict.outcome, 1).eq(1)
         return m
 

@@ -5,8 +5,11 @@ result: one that comes earlier has failed then.
 
 ::
 
-    word, fields --> flags --> four groups --> wait for the sums --> outcome
-         1             2            3                  4                5     cycle
+    word, fields --> flags --> sets of them --> wait for the sums --> accept --> outcome
+         1             2            3                  4                5           6    cycle
+
+Whether the frame is a datagram to a group, which the rule asks in the place of one check and which
+changes others, is known last: the outcome is found for both.
 """
 
 from amaranth.hdl import Cat, Module, Mux, Signal
@@ -21,6 +24,7 @@ from .headers import (
     CHECKED_FIELDS,
     EARLY_HEADER,
     ETHERNET_HEADER,
+    GROUP_OPCODES,
     OPCODES,
     SEGMENT_CRC,
     UDP_HEADER,
@@ -54,15 +58,19 @@ class Verdict(wiring.Component):
     udp_index : Out(4)
         As of NetworkCheck.
     hit : In(1)
-        The destination port is in the port table, cycle 2.
+        The destination port is a QP's, cycle 3.
+    match : In(1)
+        It is a group's, and the IP destination is the group's address, cycle 6; cycle 4 if that is
+        step 4 or later.
     ip_right, udp_right, crc_right : In(1)
         The sums over the frame up to this word, cycle 4.
-    promising : Out(1)
-        What was seen of the headers up to step 2 is good, cycle 2.
+    promising, promising_group : Out(1)
+        What was seen of the headers up to step 2 is good, cycle 2, if that is step 4 or later; or
+        good for a datagram to a group, if ``match`` says so later.
     accept : Out(1)
         All checks have passed, cycle 5.
     outcome : Out
-        The Counter of the first that has not, cycle 5.
+        The Counter of the first that has not, cycle 6.
     """
 
     def __init__(self):
@@ -78,10 +86,12 @@ class Verdict(wiring.Component):
                 "config": In(PortConfig),
                 "udp_index": Out(4),
                 "hit": In(1),
+                "match": In(1),
                 "ip_right": In(1),
                 "udp_right": In(1),
                 "crc_right": In(1),
                 "promising": Out(1),
+                "promising_group": Out(1),
                 "accept": Out(1),
                 "outcome": Out(CODE_BITS),
             }
@@ -120,6 +130,7 @@ class Verdict(wiring.Component):
         other_mac = flag("other_mac", ~to_broadcast_mac & (mac != self.config.mac))
         # The group bit is the lowest of the first octet (IEEE 802.3 clause 3.2.3).
         kept = flag("kept", Mux(mac[40], self.config.accept_multicast, self.config.accept_foreign))
+        to_group = flag("to_group", mac[40])
         other_type = flag("other_type", ~self.word.ipv4 & ~self.word.ipv6)
         # If the IP payload is under 8 octets one of these two applies, whatever the UDP length is.
         udp_malformed = flag(
@@ -137,24 +148,36 @@ class Verdict(wiring.Component):
             "header_cut", udp_length < header_octets(opcode, UDP_HEADER + SEGMENT_CRC)
         )
 
-        bad = [mac_error, oversize, other_mac, other_type, ip.malformed, ip.fragment]
-        bad += [ip.other_address, ip.other_protocol, udp_malformed, too_short]
-        bad += [broadcast_mac, ip.broadcast]
-        bad += [ddp_version, rdmap_version, unknown_opcode, header_cut]
-        m.d.comb += self.promising.eq(~Cat(bad).any() & self.hit)
+        not_for_groups = flag(
+            "not_for_groups", ~Cat(opcode == item for item in GROUP_OPCODES).any()
+        )
 
-        link = self._group(
+        bad = [mac_error, oversize, other_type, ip.malformed, ip.fragment, ip.other_protocol]
+        bad += [udp_malformed, too_short, ddp_version, rdmap_version, unknown_opcode, header_cut]
+        not_ours = [other_mac, ip.other_address, broadcast_mac, ip.broadcast]
+        good = Signal()
+        m.d.comb += [
+            good.eq(~Cat(bad).any()),
+            self.promising.eq(good & ~Cat(not_ours).any() & self.hit),
+            self.promising_group.eq(good & to_group & ~not_for_groups),
+        ]
+
+        frame = self._first(
             m,
-            "link",
+            "frame",
             (mac_error, Counter.DROP_MAC_ERROR),
             (runt, Counter.DROP_RUNT),
             (oversize, Counter.DROP_OVERSIZE),
+        )
+        link = self._first(
+            m,
+            "link",
             (other_mac & kept, Counter.RX_MANAGEMENT),
             (other_mac, Counter.DROP_MAC_FILTER),
             (other_type, Counter.RX_MANAGEMENT),
             (ip.malformed | ip.short, Counter.DROP_IP_HEADER),
         )
-        network = self._group(
+        network = self._first(
             m,
             "network",
             (ip.fragment, Counter.DROP_IP_FRAGMENT),
@@ -162,24 +185,51 @@ class Verdict(wiring.Component):
             (ip.other_protocol, Counter.RX_MANAGEMENT),
             (udp_malformed, Counter.DROP_UDP_LENGTH),
         )
-        transport = self._group(
+        transport = self._first(
             m,
             "transport",
-            (broadcast_mac | ip.broadcast | ~self.hit, Counter.RX_MANAGEMENT),
+            (broadcast_mac | ip.broadcast, Counter.RX_MANAGEMENT),
             (too_short, Counter.DROP_DDP_SHORT),
+            late=(~self.hit, Counter.RX_MANAGEMENT),
         )
-        segment = self._group(
-            m,
-            "segment",
+        versions = (
             (ddp_version, Counter.DROP_DDP_VERSION),
             (rdmap_version, Counter.DROP_RDMAP_VERSION),
+        )
+        segment = self._first(
+            m,
+            "segment",
+            *versions,
             (unknown_opcode, Counter.DROP_OPCODE),
             (header_cut, Counter.DROP_DDP_SHORT),
         )
+        group_transport = self._first(m, "group_transport", (too_short, Counter.DROP_DDP_SHORT))
+        group_segment = self._first(
+            m,
+            "group_segment",
+            *versions,
+            (unknown_opcode | not_for_groups, Counter.DROP_OPCODE),
+            (header_cut, Counter.DROP_DDP_SHORT),
+        )
+        barred = ~to_group | other_type | ip.malformed | ip.short | ip.fragment
+        barred |= ip.other_protocol | udp_malformed
+        for cycle in range(3, 5):
+            barred = flag(f"barred{cycle}", barred)
 
-        groups = {"link": link, "network": network, "transport": transport, "segment": segment}
-        groups_pass = Signal()
-        m.d.comb += groups_pass.eq(~(link[0] | network[0] | transport[0] | segment[0]))
+        sets = {
+            "frame": frame,
+            "link": link,
+            "network": network,
+            "transport": transport,
+            "segment": segment,
+            "group_transport": group_transport,
+            "group_segment": group_segment,
+        }
+        passes, group_passes = Signal(), Signal()
+        m.d.comb += [
+            passes.eq(~(frame[0] | link[0] | network[0] | transport[0] | segment[0])),
+            group_passes.eq(~(frame[0] | barred | group_transport[0] | group_segment[0])),
+        ]
         udp_right = self.udp_right | (fields.udp_checksum == 0)
         no_sum = self.word.ipv6
         for cycle in range(2, 5):
@@ -188,33 +238,55 @@ class Verdict(wiring.Component):
         ip_failed = flag("ip_failed", ~ip_right)
         udp_failed = flag("udp_failed", ~udp_right)
         crc_failed = flag("crc_failed", ~self.crc_right)
-        m.d.sync += self.accept.eq(groups_pass & ip_right & udp_right & self.crc_right)
+        m.d.sync += self.accept.eq(
+            (passes | group_passes & self.match) & ip_right & udp_right & self.crc_right
+        )
 
         final = {}
-        for name, (failed, code) in groups.items():
+        for name, (failed, code) in sets.items():
             final[name] = (Signal(name=f"{name}_failed"), Signal(CODE_BITS, name=f"{name}_outcome"))
             m.d.sync += [final[name][0].eq(failed), final[name][1].eq(code)]
+        udp, crc = (udp_failed, Counter.DROP_UDP_CHECKSUM), (crc_failed, Counter.DROP_CRC)
         order = (
+            final["frame"],
             final["link"],
             (ip_failed, Counter.DROP_IP_CHECKSUM),
             final["network"],
-            (udp_failed, Counter.DROP_UDP_CHECKSUM),
+            udp,
             final["transport"],
-            (crc_failed, Counter.DROP_CRC),
+            crc,
             final["segment"],
         )
-        m.d.comb += self.outcome.eq(final["segment"][1])
-        for failed, code in reversed(order):
-            with m.If(failed):
-                m.d.comb += self.outcome.eq(code)
+        group_order = (
+            final["frame"],
+            udp,
+            final["group_transport"],
+            crc,
+            final["group_segment"],
+        )
+        outcomes = [Signal(CODE_BITS, name=f"{name}_outcome") for name in ("own", "to_group")]
+        for outcome, checks in zip(outcomes, (order, group_order), strict=True):
+            m.d.sync += outcome.eq(checks[-1][1])
+            for failed, code in reversed(checks):
+                with m.If(failed):
+                    m.d.sync += outcome.eq(code)
+        may_match = flag("may_match", ~(flag("barred5", barred) | ip_failed))
+        m.d.comb += self.outcome.eq(Mux(may_match & self.match, outcomes[1], outcomes[0]))
         return m
 
-    def _group(self, m, name, *checks):
-        """The first check of some that fails, in cycle 4 of those whose flags are of cycle 2."""
+    def _first(self, m, name, *checks, late=None):
+        """The first check of some that fails, in cycle 4 of those whose flags are of cycle 2.
+
+        ``late`` is one of cycle 3, that comes before them.
+        """
         failed, code = Signal(name=f"{name}_first_failed"), Signal(CODE_BITS, name=f"{name}_code")
         failed_held, code_held = Signal(name=f"{name}_held"), Signal(CODE_BITS, name=f"{name}_kept")
         m.d.sync += [failed.eq(0), failed_held.eq(failed), code_held.eq(code)]
         for condition, counter in reversed(checks):
             with m.If(condition):
                 m.d.sync += [failed.eq(1), code.eq(counter)]
+        if late is not None:
+            condition, counter = late
+            with m.If(condition):
+                m.d.sync += [failed_held.eq(1), code_held.eq(counter)]
         return failed_held, code_held

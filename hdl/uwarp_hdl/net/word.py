@@ -15,7 +15,7 @@ class FrameWord(data.Struct):
     Word ``index`` holds octets 8 index to 8 index + 7 of what is left of the frame, the first one
     in ``data[0:8]``; past the largest number ``index`` stays. ``last_octet`` is the number of valid
     octets less 1, so that ``position`` is the number of the word's last octet. ``step`` is 0 before
-    the word with the UDP header's begin, 1 in that, and so on to 7, where it stays. ``ipv4`` and
+    the word with the UDP header's begin, 1 in that, and so on to 8, where it stays. ``ipv4`` and
     ``ipv6`` tell the type, ``early`` that the IP header begins at octet 10, not 14; not in word 0.
     ``error``: this or an earlier word of the frame had one.
     """
@@ -23,7 +23,7 @@ class FrameWord(data.Struct):
     data: 64
     last_octet: 3
     index: 14
-    step: 3
+    step: 4
     ipv4: 1
     ipv6: 1
     early: 1
@@ -64,7 +64,7 @@ class WordNumbering(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         index = Signal(14)
-        step = Signal(3)
+        step = Signal(4)
         first = Signal(init=1)
         accepted = Signal()
         m.d.comb += [
@@ -73,7 +73,7 @@ class WordNumbering(wiring.Component):
             self.word.valid.eq(self.i.valid & (self.enable & first | accepted)),
         ]
         with m.If(step != 0):
-            m.d.comb += self.word.step.eq(Mux(step == 7, 7, step + 1))
+            m.d.comb += self.word.step.eq(Mux(step[3], step, step + 1))
         with m.Elif((index[:4] == self.udp_index) & (index[:4] >= FIRST_UDP_WORD)):
             m.d.comb += self.word.step.eq(1)
         with m.If(self.i.valid):

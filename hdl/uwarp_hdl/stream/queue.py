@@ -28,6 +28,9 @@ class Queue(wiring.Component):
     What waits in block RAM takes 4 cycles to ``o``. So ``o`` may pause for 2 cycles when a stall
     ends in which the first item had to wait; then it keeps up with ``i``.
 
+    If not ``direct``, each item goes through block RAM and is offered 3 cycles later, at the
+    earliest: that saves a multiplexer and a register as wide as the item.
+
     Parameters
     ----------
     shape : ShapeLike
@@ -35,6 +38,7 @@ class Queue(wiring.Component):
     depth : int
         Items it holds: 2, in registers, or more, in a register and memory: LUT RAM up to 16 items
         or 1024 bits, else block RAM.
+    direct : bool
 
     Attributes
     ----------
@@ -43,11 +47,12 @@ class Queue(wiring.Component):
         Items held, 0 to ``depth``.
     """
 
-    def __init__(self, shape, depth):
+    def __init__(self, shape, depth, *, direct=True):
         if not isinstance(depth, int) or depth < 2:
             raise ValueError(f"depth is {depth!r}; it takes an integer of 2 or more")
         self._shape = shape
         self._depth = depth
+        self._direct = direct
         super().__init__(
             {
                 "i": In(stream.Signature(shape)),
@@ -69,19 +74,29 @@ class Queue(wiring.Component):
         put = Signal()
         store = Signal()
         m.d.comb += [
-            head_free.eq(~head_valid | self.o.ready),
             _bits(self.o.payload).eq(head),
             self.o.valid.eq(head_valid),
             put.eq(self.i.valid & self.i.ready),
-            # An item goes past those that wait only when there are none, so order is kept.
-            store.eq(put & (waiting | ~head_free)),
         ]
-        with m.If(head_free):
-            m.d.sync += [
-                head.eq(Mux(waiting, back, _bits(self.i.payload))),
-                head_valid.eq(back_valid | (put & ~waiting)),
+        if self._direct:
+            # An item goes past those that wait only when there are none, so order is kept.
+            m.d.comb += [
+                head_free.eq(~head_valid | self.o.ready),
+                store.eq(put & (waiting | ~head_free)),
             ]
-        if self._depth == 2:
+            with m.If(head_free):
+                m.d.sync += [
+                    head.eq(Mux(waiting, back, _bits(self.i.payload))),
+                    head_valid.eq(back_valid | (put & ~waiting)),
+                ]
+        else:
+            m.d.comb += [
+                head.eq(back),
+                head_valid.eq(back_valid),
+                head_free.eq(self.o.ready),
+                store.eq(put),
+            ]
+        if self._depth == 2 and self._direct:
             m.d.comb += [self.i.ready.eq(~back_valid), waiting.eq(back_valid)]
             with m.If(store):
                 m.d.sync += [back.eq(_bits(self.i.payload)), back_valid.eq(1)]
@@ -97,7 +112,8 @@ class Queue(wiring.Component):
             m.d.sync += [self.level.eq(self.level + 1), full.eq(self.level == self._depth - 1)]
         with m.Elif(take & ~put):
             m.d.sync += [self.level.eq(self.level - 1), full.eq(0)]
-        if self._depth <= _LUT_RAM_WORDS or self._depth * width <= _LUT_RAM_BITS:
+        small = self._depth <= _LUT_RAM_WORDS or self._depth * width <= _LUT_RAM_BITS
+        if self._direct and small:
             self._store_in_lut_ram(m, store, head_free, back, back_valid, waiting)
         else:
             self._store_in_block_ram(m, store, head_free, back, back_valid, waiting)
@@ -105,9 +121,13 @@ class Queue(wiring.Component):
 
     def _memory(self, m, store, width, **read_port):
         """The memory with its write port, and the pointer to its oldest word."""
-        m.submodules.memory = words = memory.Memory(shape=width, depth=self._depth, init=[])
+        attributes = {} if self._direct else {"ram_style": "block"}
+        m.submodules.memory = words = memory.Memory(
+            shape=width, depth=self._depth, init=[], attrs=attributes
+        )
         writer, reader = words.write_port(), words.read_port(**read_port)
-        # Never more words than the queue holds but ``head``, so equal pointers mean none.
+        # Never more words than the queue holds but one, since the first is on its way out (or is
+        # ``head``) when the last comes, so equal pointers mean none.
         write, read = (Signal(range(self._depth), name=name) for name in ("write", "read"))
         m.d.comb += [
             writer.addr.eq(write),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 
 from uwarp.contract import Parameters
+from uwarp.model import Way
 
 from .base import DeviceError, Impairments
 from .memory import DmaFault
@@ -47,8 +48,9 @@ class GatewareDevice:
     def receive(self, frame: bytes, error: bool = False) -> None:
         self._nic.device.inject(frame, error=error)
 
-    def next_frame(self) -> bytes | None:
-        return self._left.popleft() if self._left else None
+    def transmit(self) -> tuple[bytes, Way] | None:
+        """The next frame that left by the MAC."""
+        return (self._left.popleft(), Way.MAC) if self._left else None
 
     def advance(self, cycles: int) -> None:
         """Follow the wire, whose time is ``cycles`` more than it was."""

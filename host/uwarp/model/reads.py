@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from uwarp.contract import Access
+from uwarp.contract import Access, CloseTarget
 from uwarp.wire import Opcode, ReadRequest, ipv4_of, segments
 
 from .tables import QueuePair, RegionRow, Tables
@@ -50,6 +50,10 @@ class Response:
             address=address,
         )
 
+    def owner(self, target: CloseTarget) -> int:
+        """Row of the QP that answers, or of the region that is read."""
+        return self.qpn if target is CloseTarget.QP else self.request.source_stag >> 8
+
     @property
     def ip_version(self) -> int:
         return 6 if ipv4_of(self.dest_ip) is None else 4
@@ -92,4 +96,8 @@ class Responses:
 
     def forget(self, qp: QueuePair) -> None:
         """The QP was reset."""
-        self._waiting = [item for item in self._waiting if item.qpn != qp.number]
+        self.drop(CloseTarget.QP, qp.number)
+
+    def drop(self, target: CloseTarget, row: int) -> None:
+        """Drop those of a QP, or from a region (4.6)."""
+        self._waiting = [item for item in self._waiting if item.owner(target) != row]

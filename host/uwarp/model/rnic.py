@@ -83,7 +83,7 @@ class Rnic:
         self._trackers = Trackers(
             parameters, qp_dma, self._tables, clock, self._completions, closed
         )
-        responses = Responses(parameters.n_read)
+        responses = self._responses = Responses(parameters.n_read)
         self._receiver = Receiver(
             qp_dma, self._tables, self._completions, self._trackers, closed, responses
         )
@@ -212,6 +212,7 @@ class Rnic:
     def close_messages(self, target: CloseTarget, row: int) -> None:
         """Write MESSAGES_CLOSE."""
         self._trackers.close_all(target, row)
+        self._responses.drop(target, row)
 
     def ring(self, doorbell: Doorbell, page: int, value: int) -> None:
         """Write a doorbell; a page beyond the tables is none."""

@@ -38,18 +38,6 @@ _TO_MASK = (1 << 64) - 1
 _IPV4_MASK = (1 << 32) - 1
 
 
-@dataclass
-class _Message:
-    """A WQE that passed its checks, and what is left of it to send."""
-
-    wqe: SendWqe
-    opcode: Opcode
-    pieces: tuple[Piece, ...]
-    msn: int
-    cq: int
-    plan: Iterator[tuple[int, int]]
-
-
 @dataclass(frozen=True)
 class _Path:
     """Where a datagram goes to, and how; ``ip`` has 128 bits, whatever the family."""
@@ -85,6 +73,19 @@ class _Path:
             port=response.dest_port,
             hop_limit=_RESPONSE_HOP_LIMIT,
         )
+
+
+@dataclass
+class _Message:
+    """A WQE that passed its checks, and what is left of it to send."""
+
+    wqe: SendWqe
+    path: _Path
+    opcode: Opcode
+    pieces: tuple[Piece, ...]
+    msn: int
+    cq: int
+    plan: Iterator[tuple[int, int]]
 
 
 class Transmitter:
@@ -197,7 +198,7 @@ class Transmitter:
         msn = 0 if opcode is Opcode.WRITE else qp.take_msn()
         if opcode is Opcode.SEND and wqe.has(WqeFlag.SOLICITED):
             opcode = Opcode.SEND_SOLICITED
-        message = _Message(wqe, opcode, pieces, msn, cq, plan)
+        message = _Message(wqe, _Path.of_wqe(wqe), opcode, pieces, msn, cq, plan)
         self._under_way[qp.number] = message
         return message
 
@@ -210,7 +211,7 @@ class Transmitter:
             return None
         last = offset + octets == message.wqe.fields.length
         segment = _segment_of(message, offset, payload, last)
-        frame = self._frame(qp, _Path.of_wqe(message.wqe), segment)
+        frame = self._frame(qp, message.path, segment)
         if last:
             self._finish(qp, message, Status.SUCCESS)
         return frame
@@ -235,7 +236,7 @@ class Transmitter:
         if region is None:
             self._finish(qp, message, Status.NO_TRACKER)
             return None
-        path = _Path.of_wqe(message.wqe)
+        path = message.path
         self._trackers.open_read(
             MessageName(qp.number, path.ip, path.port, message.msn, Kind.READ),
             wqe.length,

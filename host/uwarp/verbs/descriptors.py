@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from uwarp.contract import RECV_WQE, SEND_WQE, SEND_WQE_EXTENSION, WqeFlag
-from uwarp.wire import DEFAULT_GRANULE, IPV4, IPV6, Opcode, segment_room
+from uwarp.wire import DEFAULT_GRANULE, Opcode, segment_room
 
 from . import enums as e
 from .errors import refuse
@@ -147,9 +147,7 @@ def _flags(qp: QP, wr: SendWR, kind: _Kind) -> int:
 
 def _granule_log2(qp: QP, wr: SendWR, kind: _Kind) -> int:
     assert wr.ah is not None
-    room = segment_room(kind.opcode, qp.path_mtu)
-    if wr.ah.ip_version == 6:
-        room -= IPV6.size - IPV4.size
+    room = segment_room(kind.opcode, qp.path_mtu, ip_version=wr.ah.ip_version)
     granule = wr.granule
     if not DEFAULT_GRANULE <= granule <= MAX_GRANULE or granule & (granule - 1):
         raise refuse(f"granule is {granule}; it takes a power of two, 64 to {MAX_GRANULE}")

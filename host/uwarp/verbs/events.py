@@ -37,7 +37,8 @@ class AsyncEvent:
         IBV_EVENT_QP_FATAL: memory did not take what the QP received. It is in IBV_QPS_ERR since
         then, and its work requests have been flushed: bring it to IBV_QPS_RESET and up again.
         IBV_EVENT_QP_ACCESS_ERR: memory did not give a work request or the octets to send; the
-        completion of that request has the error. The QP goes on.
+        completion of that request has the error. Or it did not give octets that a peer reads, who
+        will miss them. The QP goes on.
         IBV_EVENT_CQ_ERR: see ``cause``. The CQ goes on.
     cause : EventType
         The device's own word: CQ_FULL, datagrams were dropped because nobody polled the CQ;

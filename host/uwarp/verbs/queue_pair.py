@@ -116,7 +116,7 @@ class QP(Resource):
             ipv6 = context.ipv6 is not None
         self.wide = ipv6 or cap.max_send_sge > 1 or cap.max_inline_data > 0
         entry = SEND_WQE.size + (SEND_WQE_EXTENSION.size if self.wide else 0)
-        self._sq = WorkQueue(entry, cap.max_send_wr, "max_send_wr")
+        self._sq = WorkQueue(entry, cap.max_send_wr, "max_send_wr", read_once=True)
         self._rq = WorkQueue(RECV_WQE.size, cap.max_recv_wr, "max_recv_wr")
         self._state = e.IBV_QPS_RESET
         self.path_mtu = context.mtu

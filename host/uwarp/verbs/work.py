@@ -92,8 +92,10 @@ class SendWR:
     A Read (IBV_WR_RDMA_READ) brings the octets that ``set_wr_rdma`` names into its one SGE, which
     lies in a region with LOCAL_WRITE and a validity map of granule 64. It completes when all have
     arrived, or as partial after the QP's timeout, whatever was posted before or after it: the
-    completion's ``validity`` says what is there. The peer's region needs IBV_ACCESS_REMOTE_READ,
-    and its QP IBV_QPS_RTS.
+    completion's ``validity`` says what is there. The timeout runs from the request on, so that it
+    has to allow for the Reads that are answered before. An unsignalled Read that succeeds may still
+    fire an event that was asked for, and the CQ is empty then. The peer's region needs
+    IBV_ACCESS_REMOTE_READ, and its QP IBV_QPS_RTS.
     """
 
     def __init__(

@@ -32,14 +32,24 @@ class Request:
 
 
 class WorkQueue:
-    """One work queue: its memory, its free-running indices, and the requests in it."""
+    """One work queue: its memory, its free-running indices, and the requests in it.
 
-    def __init__(self, entry_size: int, limit: int, name: str) -> None:
+    Parameters
+    ----------
+    entry_size : octets.
+    limit : requests that are posted and not completed.
+    name : of the limit, for messages.
+    read_once : the device reads an entry no more once a later one has completed. So a request that
+        does not complete keeps no place in the ring.
+    """
+
+    def __init__(self, entry_size: int, limit: int, name: str, *, read_once: bool = False) -> None:
         if not 1 <= limit <= 1 << 15:
             raise refuse(f"{name} is {limit}; it takes 1 to {1 << 15}")
         self.limit = limit
         self.log2 = (limit - 1).bit_length()
         self.size = entry_size
+        self._read_once = read_once
         self.memory = Memory(entry_size << self.log2)
         self.reset()
 
@@ -54,6 +64,9 @@ class WorkQueue:
 
     @property
     def full(self) -> bool:
+        if self._read_once:
+            # A completion names its request by the low half of the index.
+            return len(self.requests) >= self.limit or self.outstanding >= 1 << 16
         return self.outstanding >= self.limit
 
     def post(self, wqe: bytes, request: Request) -> None:

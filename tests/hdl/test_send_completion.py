@@ -1,0 +1,112 @@
+"""The send completer alone: what of CQE, CQ slot, message slot and response slot each message
+frees."""
+
+import random
+
+from amaranth.sim import Simulator
+
+from uwarp.contract import Parameters, Status
+from uwarp_hdl.iwarp.send_completion import SendCompleter
+
+PARAMETERS = Parameters(n_qp=4, n_region=4)
+
+#: Fields of a message done, and what comes of it: CQE, retirement with release, slot released.
+CASES = {
+    "signalled": ({"signaled": 1}, (True, 0, False)),
+    "unsignalled": ({}, (False, 1, False)),
+    "failed": ({"status": Status.GENERAL_ERR}, (True, 0, False)),
+    "of a reset QP": ({"discard": 1, "signaled": 1}, (False, 1, False)),
+    "Read": ({"opcode": 1, "signaled": 1, "tracked": 1}, (False, 0, False)),
+    "Read unsignalled": ({"opcode": 1, "tracked": 1}, (False, 0, False)),
+    "Read without a tracker": ({"opcode": 1, "status": Status.NO_TRACKER}, (True, 0, False)),
+    "Read of a reset QP": ({"opcode": 1, "discard": 1}, (False, 1, False)),
+    "response": ({"opcode": 0xD, "silent": 1}, (False, None, True)),
+    "response failed": (
+        {"opcode": 0xD, "silent": 1, "status": Status.GENERAL_ERR},
+        (False, None, True),
+    ),
+    "response of a reset QP": ({"opcode": 0xD, "silent": 1, "discard": 1}, (False, None, True)),
+}
+
+
+def test_what_each_message_frees():
+    seed = 5200
+    rng = random.Random(seed)
+    dut = SendCompleter(PARAMETERS)
+    names = [name for name in CASES for _ in range(4)]
+    rng.shuffle(names)
+    messages = [
+        {
+            "opcode": 0xC,
+            "slot": rng.randrange(60),
+            "qpn": rng.randrange(4),
+            "cq": rng.randrange(4),
+            "index": rng.getrandbits(16),
+            "mlen": rng.getrandbits(32),
+            "msn": rng.getrandbits(32),
+        }
+        | CASES[name][0]
+        for name in names
+    ]
+    cqes, retired, released = [], [], []
+    for name, message in zip(names, messages, strict=True):
+        has_cqe, release, is_released = CASES[name][1]
+        status = message.get("status", Status.SUCCESS)
+        if has_cqe:
+            valid = message["mlen"] if status == Status.SUCCESS else 0
+            fields = ("cq", "qpn", "index", "msn", "mlen", "opcode")
+            cqes.append((*(message[field] for field in fields), status, valid))
+        if release is not None:
+            retired.append((message["slot"], message["qpn"], message["cq"], release))
+        if is_released:
+            released.append(message["slot"])
+
+    async def testbench(ctx):
+        got_cqes, got_retired, got_released = [], [], []
+        waiting, owed, finished = list(messages), 0, 0
+        to_pass = len(messages)
+        for _ in range(2000):
+            ctx.set(dut.done.valid, bool(waiting))
+            if waiting:
+                ctx.set(dut.done.payload, waiting[0])
+            for port in (dut.completions, dut.retirements, dut.released):
+                ctx.set(port.ready, rng.getrandbits(1))
+            passes = bool(to_pass) and owed < 3 and rng.getrandbits(1)
+            ctx.set(dut.passed, passes)
+            to_pass -= passes
+            owed += passes
+            _, _, *values = await ctx.tick().sample(
+                dut.done.valid & dut.done.ready,
+                dut.finished,
+                dut.completions.valid & dut.completions.ready,
+                dut.completions.payload,
+                dut.retirements.valid & dut.retirements.ready,
+                dut.retirements.payload,
+                dut.released.valid & dut.released.ready,
+                dut.released.payload,
+            )
+            taken, is_finished, completes, completion, retires, retirement, *values = values
+            assert taken == is_finished
+            if taken:
+                waiting.pop(0)
+                owed -= 1
+                finished += 1
+                assert owed >= 0, "a message ended before its last frame had left"
+            if completes:
+                cqe = completion.cqe
+                fields = (cqe.qpn, cqe.wqe_index, cqe.msn, cqe.mlen, cqe.opcode, cqe.status)
+                got_cqes.append((completion.cq, *fields, cqe.valid))
+            if retires:
+                fields = (retirement.slot, retirement.qpn, retirement.cq, retirement.release)
+                got_retired.append(fields)
+            if values[0]:
+                got_released.append(values[1])
+        assert finished == len(messages), f"{finished} ended; seed {seed}"
+        assert got_cqes == cqes, f"seed {seed}"
+        assert got_retired == retired, f"seed {seed}"
+        assert got_released == released, f"seed {seed}"
+
+    simulator = Simulator(dut)
+    simulator.add_clock(6.4e-9)
+    simulator.add_testbench(testbench)
+    simulator.run()
