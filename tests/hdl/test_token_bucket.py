@@ -199,7 +199,8 @@ def test_no_charge_and_no_refill_is_lost(n_qp):
             checked[dry] += 1
             if not dry:
                 await bench.charge(
-                    qpn, min(9216, max(40, rng.choice((60, 700, level // 256 - 24, level // 256 - 23))))
+                    qpn,
+                    min(9216, max(40, rng.choice((60, 700, level // 256 - 24, level // 256 - 23)))),
                 )
             await bench.cycles(rng.choice((3, 5, 40)))
         assert min(checked.values()) > 50, f"{checked}"

@@ -1,121 +1,11 @@
-"""Whose turn it is: responses, Reads that wait, send rates, failed and reset queue pairs.
-
-The transmit path in the surroundings of transmit_bench, with the receive side's ports besides.
-Frames are compared with those of ``uwarp.wire``.
-"""
-
-from collections import deque
+"""Whose turn it is: responses, Reads that wait, send rates, failed and reset queue pairs."""
 
 import pytest
-from transmit_bench import DATA, IPV4, MAC, PEER_MAC, WRITE_RECORD, Bench
+from transmit_bench import WRITE_RECORD
+from turns_bench import PEER, PEER6, READ, TurnsBench
 
 from uwarp.contract import TICK_CYCLES, QpState
-from uwarp.wire import Opcode, Segment, UdpFrame, ipv4_of, mapped_ipv4, segments, wire_octets
-
-READ = 0x1
-PEER = mapped_ipv4(0x0A00_0002)
-PEER6 = 0x2001_0DB8 << 96 | 0x1234
-OWN6 = 0xFE80 << 112 | 1
-
-
-class TurnsBench(Bench):
-    """Requests and openings of Reads as well. ``opens`` answers openings, ``None`` does not."""
-
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.requests = deque()
-        self.openings = []
-        self.opens = True
-        self._answers = deque()
-
-    async def cycle(self):
-        ctx, dut = self.ctx, self.dut
-        ctx.set(dut.requests.valid, bool(self.requests) and bool(ctx.get(dut.read_room)))
-        if self.requests:
-            ctx.set(dut.requests.payload, self.requests[0])
-        ctx.set(dut.read_openings.ready, 1)
-        request_taken = ctx.get(dut.requests.valid) and ctx.get(dut.requests.ready)
-        opening = ctx.get(dut.read_openings.payload) if ctx.get(dut.read_openings.valid) else None
-        answered = bool(self._answers) and self._answers[0] <= self.now
-        ctx.set(dut.opened, answered)
-        ctx.set(dut.opened_ok, bool(self.opens))
-        await super().cycle()
-        if answered:
-            self._answers.popleft()
-        if request_taken:
-            self.requests.popleft()
-        if opening is not None:
-            self.openings.append(opening)
-            if self.opens is not None:
-                self._answers.append(self.now + 20)
-
-    def write_qp(self, qpn, **fields):
-        """``set_qp``, and the strobe of the write."""
-        self.set_qp(qpn, **fields)
-        port = self.dut.qp_written
-        self.ctx.set(port.row.as_value(), self.qp[qpn])
-        self.ctx.set(port.index, qpn)
-        self.ctx.set(port.enable, 1)
-
-    async def written(self):
-        await self.cycle()
-        self.ctx.set(self.dut.qp_written.enable, 0)
-        await self.idle(30)
-
-    def request(self, qpn, offset, size, source=PEER):
-        """A Read Request accepted. Returns its fields."""
-        rng = self.rng
-        fields = {
-            "qpn": qpn,
-            "source_mac": PEER_MAC,
-            "source_ip": source,
-            "source_port": rng.getrandbits(16),
-            "msn": rng.getrandbits(32),
-            "sink_stag": rng.getrandbits(32),
-            "sink_to": rng.getrandbits(64),
-            "size": size,
-            "address": DATA + offset,
-        }
-        self.requests.append(fields)
-        return fields
-
-    def response(self, request):
-        """Its frames: device behaviour, 7.8."""
-        row = self.qp_fields[request["qpn"]]
-        version = 6 if ipv4_of(request["source_ip"]) is None else 4
-        size, start, sink = request["size"], request["address"], request["sink_to"]
-        frames = []
-        for offset, octets in segments(
-            Opcode.READ_RESPONSE_RECORD, size, row["path_mtu"], to=sink, ip_version=version
-        ):
-            segment = Segment(
-                opcode=Opcode.READ_RESPONSE_RECORD,
-                payload=bytes(self.memory[start + offset : start + offset + octets]),
-                last=offset + octets == size,
-                stag=request["sink_stag"],
-                to=(sink + offset) % 2**64,
-                msn=request["msn"],
-                mo=offset,
-                mlen=size,
-            )
-            frame = UdpFrame(
-                dest_mac=request["source_mac"],
-                source_mac=MAC,
-                source_ip=IPV4 if version == 4 else OWN6,
-                dest_ip=ipv4_of(request["source_ip"]) or request["source_ip"],
-                source_port=row["udp_port"],
-                dest_port=request["source_port"],
-                payload=segment.to_datagram(),
-                traffic_class=0,
-                hop_limit=64,
-                ip_version=version,
-            )
-            frames.append(frame.encode())
-        return frames
-
-    def opcodes(self):
-        """The opcode of each frame to an IPv4 peer that went out."""
-        return [frame[43] & 15 for frame in self.frames]
+from uwarp.wire import wire_octets
 
 
 def test_responses():
@@ -125,7 +15,6 @@ def test_responses():
     bench.set_qp(1, path_mtu=576)
 
     async def script(bench):
-        bench.ctx.set(bench.dut.config.ipv6, OWN6)
         expected = {0: [], 1: []}
         own = []
         for number in range(24):
