@@ -86,6 +86,7 @@ _ROOM_TO_READ = 800  # for the host's doorbell, the WQE, and the request on the 
 _MOST_READABLE = 6000  # octets
 _MOST_REQUESTS = PARAMETERS.n_read - 2
 _LONGEST_ANSWERS = 3000  # cycles
+_MOST_COPIED = 4096  # octets
 _MOST_READS = 40  # whose completions a send CQ of the stage holds, beside those of open ones
 _SMALL_CQ_LOG2 = 3
 _MOST_REPLAYS = 200
@@ -359,6 +360,7 @@ class _Player:
         self._reads = 0  # posted since a look
         self._requests = 0  # that may wait for an answer
         self._answering = 0  # cycles that those answers may take
+        self._copied = 0  # octets of copies of group datagrams
         self._looked_at = 0  # frames that the NIC has sent
 
     async def play(self, event: Event) -> None:
@@ -366,6 +368,7 @@ class _Player:
         match event:
             case Arrival():
                 await self._make_room_to_answer(event)
+                await self._make_room_to_copy(event)
                 await self._make_room(wire_cycles(event.frame))
                 trial.receive(event.frame, error_beat=0 if event.error else None)
                 for placement in event.placements:
@@ -413,7 +416,8 @@ class _Player:
         trial = self.trial
         if not trial.timed:
             return
-        end = max(trial.nic.time, trial.nic.wire_free) + self._answering + cycles
+        owed = self._answering + self._copied // 8
+        end = max(trial.nic.time, trial.nic.wire_free) + owed + cycles
         if end + _ROOM_TO_LOOK > self._epoch + EPOCH:
             await self._be_silent()
 
@@ -427,6 +431,16 @@ class _Player:
         await self._make_room(cycles)
         self._requests += 1
         self._answering += cycles
+
+    async def _make_room_to_copy(self, arrival: Arrival) -> None:
+        """No more copies at once than the receive buffer can wait for: the model has no limit."""
+        copied = len(arrival.frame) * (len(arrival.placements) - 1)
+        if copied <= 0:
+            return
+        if self._copied + copied > _MOST_COPIED:
+            await self._pause()
+        self._copied += copied
+        await self._make_room(0)
 
     async def _read(self, event: Read) -> None:
         trial = self.trial
@@ -452,7 +466,7 @@ class _Player:
     async def _settle(self) -> None:
         await self.trial.nic.delivered()
         await self.trial.settle()
-        self._requests = self._answering = 0
+        self._requests = self._answering = self._copied = 0
 
     async def _be_silent(self) -> None:
         trial = self.trial
@@ -495,7 +509,7 @@ class _Player:
         await trial.set_up()
         self.oracle = trial.oracle()
         self._epoch = trial.nic.time
-        self._reads = self._requests = self._answering = self._looked_at = 0
+        self._reads = self._requests = self._answering = self._copied = self._looked_at = 0
 
     async def _add_counters(self) -> None:
         for counter, value in (await self.trial.counters(self.trial.nic)).items():
