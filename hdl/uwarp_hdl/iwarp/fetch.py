@@ -209,6 +209,7 @@ class WqeFetch(wiring.Component):
         count = Signal(range(WIDE_WORDS))
         failed = Signal()
         unreadable = Signal()
+        spoiled = Signal()  # ``unreadable`` in the cycle before
         context = contexts.o.p
         taken = Signal()
         last = Signal()
@@ -218,7 +219,10 @@ class WqeFetch(wiring.Component):
             last.eq(count == Mux(context.wide, WIDE_WORDS - 1, WQE_WORDS - 1)),
             unreadable.eq(failed | words.o.p.error),
         ]
-        m.d.sync += inline_address.eq((self._entry(context) | 1) << 6)
+        m.d.sync += [
+            spoiled.eq(unreadable),
+            inline_address.eq((self._entry(context) | 1) << 6),
+        ]
 
         opcodes = {opcode: Signal(name=f"is_{opcode.name.lower()}") for opcode in _POSTED}
         for opcode, matches in opcodes.items():
@@ -275,34 +279,33 @@ class WqeFetch(wiring.Component):
                             register = (wqe, extension)[block].as_value()
                             with m.Case(index):
                                 m.d.sync += register.word_select(place, 64).eq(words.o.p.data)
+                # In every cycle, of which the last one counts.
+                m.d.sync += [
+                    granule.eq(1 << granule_log2),
+                    operation_wrong.eq(
+                        unreadable
+                        | ~Cat(opcodes.values()).any()
+                        | (wqe.num_sge > Mux(context.wide, MAX_SGE, 1))
+                        | length_mismatch
+                        | granule_wrong
+                        | to_group
+                        | (~context.wide & (inline | ipv6))
+                        | (flag[WqeFlag.IMMEDIATE] & ~immediate_allowed)
+                        | (flag[WqeFlag.SOLICITED] & (opcodes[Opcode.WRITE] | reads))
+                        | (reads & (inline | (wqe.num_sge != 1) | (wqe.length == 0)))
+                    ),
+                ]
+                for opcode, matches in opcodes.items():
+                    with m.If(matches):
+                        m.d.sync += room.eq(mtu - OVERHEAD[opcode])
                 with m.If(taken & last):
-                    with m.If(unreadable):
-                        m.d.sync += wqe.eq(0)
-                    m.d.sync += [
-                        failed.eq(0),
-                        count.eq(0),
-                        told.valid.eq(unreadable),
-                        granule.eq(1 << granule_log2),
-                        operation_wrong.eq(
-                            unreadable
-                            | ~Cat(opcodes.values()).any()
-                            | (wqe.num_sge > Mux(context.wide, MAX_SGE, 1))
-                            | length_mismatch
-                            | granule_wrong
-                            | to_group
-                            | (~context.wide & (inline | ipv6))
-                            | (flag[WqeFlag.IMMEDIATE] & ~immediate_allowed)
-                            | (flag[WqeFlag.SOLICITED] & (opcodes[Opcode.WRITE] | reads))
-                            | (reads & (inline | (wqe.num_sge != 1) | (wqe.length == 0)))
-                        ),
-                    ]
-                    for opcode, matches in opcodes.items():
-                        with m.If(matches):
-                            m.d.sync += room.eq(mtu - OVERHEAD[opcode])
+                    m.d.sync += [failed.eq(0), count.eq(0), told.valid.eq(unreadable)]
                     m.next = "ADD"
 
             with m.State("ADD"):
                 m.d.sync += length_wrong.eq((wqe.length > room) & (granule > room) & ~reads)
+                with m.If(spoiled):
+                    m.d.sync += wqe.eq(0)
                 m.next = "COMPARE"
 
             with m.State("COMPARE"):
