@@ -1,6 +1,6 @@
 """Whose turn it is: responses, Reads that wait, send rates, failed and reset queue pairs."""
 
-import itertools
+from itertools import pairwise
 
 import pytest
 from transmit_bench import WRITE_RECORD
@@ -107,7 +107,7 @@ def test_a_bucket_below_zero_stops_the_next_datagram():
         bench.check_frames(bench.frames, expected)
         # What a frame takes beyond the 64 octets of the bucket is gained again in whole ticks.
         begins = [begin // TICK_CYCLES for _, begin in bench.frame_times]
-        gaps = [after - before for before, after in itertools.pairwise(begins)]
+        gaps = [after - before for before, after in pairwise(begins)]
         octets = [wire_octets(len(frame)) for frame in expected]
         level, ticks = 64, []
         for size in octets[:-1]:

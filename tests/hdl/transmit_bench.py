@@ -116,6 +116,7 @@ class Reads:
         self.words = deque()
         self.outstanding = 0
         self.most_outstanding = 0
+        self.began, self.cycles = 0, 0  # with a word outstanding
         self.bursts = 0
         self.failed_bursts = 0
 
@@ -137,6 +138,8 @@ class Reads:
                 f"burst of {count} words at {address:#x} crosses a page"
             )
             assert count <= 16, f"burst of {count} words"
+            if not self.outstanding:
+                self.began = bench.now
             places = range(address, address + 8 * count, 8)
             self.failed_bursts += any(place in bench.broken for place in places)
             self.waiting.append((bench.now + bench.latency(), address, count))
@@ -146,6 +149,8 @@ class Reads:
         if beat_valid and beat_ready:
             self.words.popleft()
             self.outstanding -= 1
+            if not self.outstanding:
+                self.cycles += bench.now - self.began
         while self.waiting and self.waiting[0][0] <= bench.now:
             _, address, count = self.waiting.popleft()
             for index in range(count):
