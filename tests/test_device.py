@@ -185,7 +185,7 @@ def test_write_record_both_ways(kind: str) -> None:
         assert link.records() == []
 
 
-@pytest.mark.parametrize("kind", ["model"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_frames_to_oneself_take_their_time(kind: str) -> None:
     """They are not on the wire, but no faster than it."""
     with opened(kind) as link:
@@ -215,7 +215,7 @@ def test_frames_to_oneself_take_their_time(kind: str) -> None:
         assert link.devices[0].sent.frames == 0
 
 
-@pytest.mark.parametrize("kind", ["model"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_send_rate(kind: str) -> None:
     """A hundred frames of 1000 octets of the wire, 250 octets a tick."""
     with opened(kind) as link:

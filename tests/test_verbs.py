@@ -169,8 +169,8 @@ class Pair:
         self.one, self.two = (open_side(self.link, i, cap, timeout_us, mtu) for i in (0, 1))
 
     def close(self) -> None:
+        self.one.context._wait_until(self.one.context.time + 5_000)
         for side in (self.one, self.two):
-            side.context._wait_until(side.context.time + 5_000)
             counters = side.context.counters()
             assert counters[Counter.RX_FRAMES] == outcome_sum(counters)
             side.context.close()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.test_verbs import PORTS, Pair, Side, octets, refused, request
-from uwarp.contract import Counter, Doorbell, EventType, outcome_sum
+from uwarp.contract import Counter, Doorbell, EventType, Parameters, outcome_sum
 from uwarp.verbs import (
     CQ,
     IBV_EVENT_CQ_ERR,
@@ -48,7 +48,7 @@ SHORT = 0.02  # seconds, in which an event does not come
 
 @pytest.fixture(params=KINDS)
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
-    made = Pair(cap=QPCap(16, 16), kind=request.param)
+    made = Pair(cap=QPCap(16, 16), parameters=Parameters(), kind=request.param)
     yield made
     made.close()
 

@@ -1,4 +1,4 @@
-"""The verbs API: multicast groups, on each of ``tests.forms.KINDS`` where the traffic counts."""
+"""The verbs API: multicast groups, on ``tests.forms`` where the traffic counts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.forms import KINDS
+from tests.forms import EVERYWHERE, forms
 from tests.test_verbs import IPS, IPV6S, PORTS, Pair, Side, octets, refused, request
 from uwarp.contract import PORT_ENTRY, Counter, Filter, Parameters, Register, outcome_sum
 from uwarp.verbs import (
@@ -45,7 +45,7 @@ GROUP_MACS = ("01:00:5e:01:02:03", "33:33:00:01:00:02", "ff:ff:ff:ff:ff:ff")
 PORT = 5000
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=forms())
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     made = Pair(cap=CAP, parameters=Parameters(), kind=request.param)
     yield made
@@ -127,6 +127,7 @@ def test_p43_delivery_to_all_members_but_the_sender(pair: Pair, group: str) -> N
     assert received(one.take(1)) == {100: (PORTS[0], 6, 21)}
 
 
+@EVERYWHERE
 def test_group_sends_of_each_kind(pair: Pair) -> None:
     """With immediate, inline, solicited, of no octets, of many datagrams."""
     one, two = pair.one, pair.two

@@ -1,6 +1,6 @@
 """The verbs API: gathered and inline sends, IPv6, VLAN tags, loopback, rate limits.
 
-Where the traffic counts, on each of ``tests.forms.KINDS``.
+Where the traffic counts, on ``tests.forms``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.forms import KINDS
+from tests.forms import EVERYWHERE, forms
+from tests.seeds import seeds
 from tests.test_verbs import IPS, IPV6S, LONG, MACS, PORTS, Pair, Side, octets, refused, request
 from uwarp.contract import TICK_CYCLES, Counter, Parameters
 from uwarp.device import Fate, open_link
@@ -50,7 +51,7 @@ WIDE = QPCap(16, 16, max_send_sge=4, max_inline_data=48)
 INLINE = IBV_SEND_INLINE | IBV_SEND_SIGNALED
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=forms())
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     made = Pair(cap=WIDE, parameters=Parameters(), kind=request.param)
     yield made
@@ -88,7 +89,8 @@ def gathered(region: MR, length: int, rng: random.Random) -> tuple[list[SGE], by
     return elements, expected
 
 
-@pytest.mark.parametrize("seed", range(2))
+@EVERYWHERE
+@pytest.mark.parametrize("seed", seeds(1, 3))
 def test_messages_are_gathered(pair: Pair, seed: int) -> None:
     """Any split at any alignment arrives as one message, also of many datagrams."""
     rng = random.Random(seed)
@@ -138,6 +140,7 @@ def test_inline_octets_are_taken_when_posted(pair: Pair) -> None:
         assert target.read(length) == octets(64, length)[:length]
 
 
+@EVERYWHERE
 def test_inline_writes(pair: Pair) -> None:
     """A ring full of them at one doorbell, each with other octets, to IPv4 and IPv6 in turn."""
     one, two = pair.one, pair.two
@@ -205,24 +208,24 @@ def test_p35_list_that_fails_in_the_middle(pair: Pair) -> None:
     assert target.read(21, 64) == octets(256)[1:21] + octets(256)[:1]
 
 
-@pytest.mark.parametrize("bad", range(4))
-def test_p38_one_bad_lkey_of_several(pair: Pair, bad: int) -> None:
+def test_p38_one_bad_lkey_of_several(pair: Pair) -> None:
     """P38: the request completes with the error, whichever SGE it is, and the next ones are sent.
     An SGE of no octets is not looked at."""
     one, two = pair.one, pair.two
     source, target = one.region(256), two.region(256)
-    two.receive(9, target)
-    for wr_id, length in ((7, 8), (8, 0)):
-        sg = [SGE(source.buf, 8, source.lkey) for _ in range(4)]
-        sg[bad] = SGE(source.buf, length, source.lkey ^ 1)
-        wr = SendWR(wr_id, sg=sg)
-        wr.set_wr_ud(one.ah, PORTS[1])
-        one.qp.post_send(wr)
-    assert [(wc.wr_id, wc.status, wc.byte_len) for wc in one.take(2)] == [
-        (7, IBV_WC_LOC_PROT_ERR, 0),
-        (8, IBV_WC_SUCCESS, 24),
-    ]
-    assert two.take(1)[0].byte_len == 24
+    for bad in range(4):
+        two.receive(9, target)
+        for wr_id, length in ((7, 8), (8, 0)):
+            sg = [SGE(source.buf, 8, source.lkey) for _ in range(4)]
+            sg[bad] = SGE(source.buf, length, source.lkey ^ 1)
+            wr = SendWR(wr_id, sg=sg)
+            wr.set_wr_ud(one.ah, PORTS[1])
+            one.qp.post_send(wr)
+        assert [(wc.wr_id, wc.status, wc.byte_len) for wc in one.take(2)] == [
+            (7, IBV_WC_LOC_PROT_ERR, 0),
+            (8, IBV_WC_SUCCESS, 24),
+        ], f"SGE {bad}"
+        assert two.take(1)[0].byte_len == 24, f"SGE {bad}"
 
 
 def test_p42_buffer_rewritten_after_posting(pair: Pair) -> None:
@@ -277,6 +280,7 @@ def test_buffers_over_the_whole_ring(pair: Pair) -> None:
 # Addresses
 
 
+@EVERYWHERE
 @pytest.mark.parametrize("family", [4, 6])
 def test_what_the_address_handle_says_is_sent(pair: Pair, family: int) -> None:
     one, two = pair.one, pair.two
@@ -321,13 +325,15 @@ def test_answer_over_ipv6(pair: Pair) -> None:
     assert found[1].src_ip == IPV6S[1]
 
 
-@pytest.mark.parametrize("length", [1, 1428, 1429, 1430, 1450])
-def test_longest_datagrams_of_both_families(pair: Pair, length: int) -> None:
+def test_longest_datagrams_of_both_families(pair: Pair) -> None:
     """A Send of one datagram has 20 octets less over IPv6; a longer one is cut."""
     one, two = pair.one, pair.two
     source, target = one.region(1450), two.region(1450)
     source.write(octets(1450))
-    for family, room in ((4, 1450), (6, 1430)):
+    lengths = (1, 1428, 1429, 1430, 1450)
+    for length, (family, room) in itertools.product(lengths, ((4, 1450), (6, 1430))):
+        where = f"{length} octets over IPv{family}"
+        target.write(bytes(1450))
         two.receive(family, target)
         frames(pair)
         wr = request(one, IBV_WR_SEND, source, length)
@@ -336,10 +342,10 @@ def test_longest_datagrams_of_both_families(pair: Pair, length: int) -> None:
         one.take(1)
         pair.link.run(1000)
         sent = frames(pair)
-        assert len(sent) == (1 if length <= room else 2)
-        if length <= room:
-            assert two.take(1)[0].byte_len == length
-            assert target.read(length) == octets(1450)[:length]
+        assert len(sent) == (1 if length <= room else 2), where
+        (wc,) = two.take(1)
+        assert (wc.status, wc.byte_len) == (IBV_WC_SUCCESS, length), where
+        assert target.read(length) == octets(1450)[:length], where
 
 
 def test_granule_that_only_ipv4_has_room_for() -> None:
@@ -499,7 +505,7 @@ class Stream:
             self._post()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", forms())
 def test_rate_limit_is_met_and_the_rest_of_the_line_is_the_other_s(kind: str) -> None:
     """1 Gb/s within 1 %, beside a QP without a limit: together they fill the line."""
     pair = Pair(parameters=Parameters(), kind=kind)
