@@ -39,7 +39,7 @@ from uwarp.device import DeviceError
 from uwarp.model import MemoryFault, Rnic
 from uwarp.wire import READ_REQUEST, Opcode, ReadRequest, Segment, mapped_ipv4
 
-from .grouping import GROUP6_MAC, GROUP_IP, GROUP_IPV6, GROUP_MAC, create_group
+from .grouping import create_group
 from .instant import InstantModel, RtlSide, finish, wire_cycles
 from .oracle import Name, Oracle, Placement
 from .stage import ANY_OPCODE, LONG, PD, PEER_IP, Region, Stage
@@ -103,8 +103,8 @@ class Group(NamedTuple):
 
 
 GROUPS = (
-    Group(GROUP_MAC, mapped_ipv4(GROUP_IP), 5353, (1, 2, 8, 9)),
-    Group(GROUP6_MAC, GROUP_IPV6, 5354, (8, 1)),
+    Group(0x01_00_5E_05_06_07, mapped_ipv4(0xEF05_0607), 6353, (1, 2, 8, 9)),
+    Group(0x33_33_00_00_77_77, 0xFF05 << 112 | 0x7777, 6354, (8, 1)),
 )
 
 
@@ -254,7 +254,8 @@ class Trial(Stage):
         self.source_of_reads = await self.register(
             13, _MOST_READABLE, Access.REMOTE_READ, base_to=0x9000_0000_0007, skew=3
         )
-        for number, group in enumerate(GROUPS):
+        # In the last rows: scenarios of groups take the first ones.
+        for number, group in enumerate(GROUPS, PARAMETERS.n_group - len(GROUPS)):
             await create_group(self, number, group.address, group.port, group.members)
         self.synchronise()
 
