@@ -14,9 +14,7 @@ KINDS = ("model", "rtl", "rtl+model", "model+rtl")
 
 def forms(made: Collection[str] = ("model", "rtl")) -> list[Any]:
     """All of ``KINDS``; ``make test`` runs those of ``made`` only, ``make soak`` the others too."""
-    return [
-        pytest.param(kind, marks=[] if kind in made else [pytest.mark.soak]) for kind in KINDS
-    ]
+    return [pytest.param(kind, marks=[] if kind in made else [pytest.mark.soak]) for kind in KINDS]
 
 
 #: For a test with a fixture ``pair``: on all of ``KINDS`` in ``make test``, too.
