@@ -214,7 +214,9 @@ async def reads(stage: Stage, rounds: int) -> None:
         done += len(completions)
         assert await stage.read32(Register.OPEN_MESSAGES.address) == 0
     counters = await stage.counters(stage.model)
-    assert done and counters[Counter.DROP_LATE] and counters[Counter.DROP_RECORD_MISMATCH]
+    assert done and counters[Counter.DROP_LATE]
+    if rounds >= 10:  # in fewer, none may have met an open message
+        assert counters[Counter.DROP_RECORD_MISMATCH]
 
 
 async def reads_in_silence(stage: Stage) -> None:

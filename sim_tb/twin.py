@@ -90,7 +90,8 @@ def _flow(frame: bytes) -> tuple[bytes, bool]:
     """Source port of a frame, and whether it answers a Read: frames of a flow keep their order."""
     tags = 4 if frame[12:14] == b"\x81\x00" else 0
     udp = tags + (34 if frame[tags + 14] >> 4 == 4 else 54)
-    return frame[udp : udp + 2], frame[udp + 9] & 0xF == Opcode.READ_RESPONSE_RECORD
+    opcode = int.from_bytes(frame[udp + 9 : udp + 10], "big") & 0xF
+    return frame[udp : udp + 2], opcode == Opcode.READ_RESPONSE_RECORD
 
 
 class Twin:

@@ -203,7 +203,7 @@ class Rule:
         region = self._region(d["stag"])
         names = ("qpn", "source_mac", "source_ip", "source_port", "msn", "sink_to")
         request = {name: d[name] for name in names}
-        request |= {"sink_stag": d["immediate"], "size": d["mlen"]}
+        request |= {"sink_stag": d["immediate"], "size": d["mlen"], "region": d["stag"] >> 8}
         request["address"] = region.dma_addr + d["to"] - region.base_to & (1 << 64) - 1
         self.requests.append(request)
         return Counter.RX_PLACED
