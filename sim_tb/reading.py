@@ -134,6 +134,7 @@ async def read_busy(stage: Stage, region: Region) -> None:
     assert after[Counter.TX_FRAMES] == before[Counter.TX_FRAMES] + 1
     # A QP that is reset has none to send, and there is room for others.
     await stage.write_row(Table.QP, 7, state=QpState.RESET, **row)
+    await stage.wait(2000)  # each of them is taken up once more, to be dropped
     await stage.deliver([stage.frame(read_request(stage, region, 7, 99), 5)])
     await stage.check()
     assert (await stage.counters(stage.model))[Counter.RX_PLACED] > after[Counter.RX_PLACED]
