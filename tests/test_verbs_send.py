@@ -514,7 +514,7 @@ def test_rate_limit_is_met_and_the_rest_of_the_line_is_the_other_s(kind: str) ->
         Stream(pair.one, target, QPAttr(rate_limit=1_000_000), 31),
         Stream(pair.one, target, QPAttr(), 32),
     ]
-    for ticks in (10, 150):  # the first burst, and what counts
+    for ticks in (30, 300):  # the first burst, and what counts
         pair.link.records()
         begin = pair.link.time
         while pair.link.time < begin + ticks * TICK_CYCLES:
