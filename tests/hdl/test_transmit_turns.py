@@ -10,6 +10,7 @@ from uwarp.contract import TICK_CYCLES, QpState
 from uwarp.wire import wire_octets
 
 
+@pytest.mark.soak  # those of the compiled NIC are compared with the model's in every run
 def test_responses():
     """Frame for frame; MSNs of the QP's own messages go on beside them; slots serve again."""
     bench = TurnsBench(100, stall=0.1, n_read=4)
@@ -207,9 +208,8 @@ def test_queue_pairs_that_may_not_send_cost_the_others_nothing():
     bench.run(script)
 
 
-@pytest.mark.parametrize(
-    ("ticks", "within"), [(8, 0.25), pytest.param(300, 0.01, marks=pytest.mark.soak)]
-)
+@pytest.mark.soak  # tests/test_verbs_send.py has the figure, of the compiled NIC
+@pytest.mark.parametrize(("ticks", "within"), [(8, 0.25), (300, 0.01)])
 def test_rate_while_another_takes_the_rest(ticks, within):
     """1 Gb/s of octets on the wire, and the line is never idle. What a bucket holds for a moment
     makes up for less than ``within`` of ``ticks``."""
