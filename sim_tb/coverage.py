@@ -43,7 +43,7 @@ from . import corners, faults, grouping, headers, hosting, reading, receiving
 from .fuzz import fuzz
 from .instant import InstantModel
 from .messages import messages
-from .trials import Scenario, play, play_scenario
+from .trials import TIMED, Scenario, play, play_scenario
 
 __all__ = ["CONDITIONS", "Coverage", "collect", "main"]
 
@@ -888,9 +888,10 @@ def collect(seed: int = 1, *, matrix: int = 400, trials: int = 3, fuzzed: int = 
         If the NIC does not do as the model.
     """
     coverage = Coverage()
+    timed = -(-seed // TIMED) * TIMED  # some scenarios wait for timeouts
 
     def scenario(run: str, what: Scenario, **latencies: int) -> object:
-        return play_scenario(what, seed, watch=partial(coverage.watch, run), **latencies)
+        return play_scenario(what, timed, watch=partial(coverage.watch, run), **latencies)
 
     scenario("matrix", partial(headers.every_header, count=matrix))
     scenario("scenarios", headers.addresses)
