@@ -1,5 +1,6 @@
 """Amaranth layouts made from the device contract, and the payloads of the streams between units."""
 
+from amaranth.hdl import C, Cat, Value
 from amaranth.lib import data, enum
 
 from uwarp.contract import (
@@ -13,8 +14,11 @@ from uwarp.contract import (
     REGION_ENTRY,
     SEND_WQE,
     SEND_WQE_EXTENSION,
+    Parameters,
     Structure,
 )
+from uwarp.wire import ETHERNET, VLAN
+from uwarp.wire import mapped_ipv4 as mapped_address
 
 __all__ = [
     "CQ_ROW",
@@ -41,14 +45,35 @@ __all__ = [
     "ReadRequest",
     "RingDoorbell",
     "WriteBeat",
+    "frame_words",
+    "is_mapped_ipv4",
+    "mapped_ipv4",
     "structure_layout",
 ]
+
+_MAPPED = mapped_address(0) >> 32
 
 
 def structure_layout(structure: Structure) -> data.StructLayout:
     """The contract's structure as a layout of the same bits; padding keeps its place and its
     name."""
     return data.StructLayout({item.name: item.width for item in structure.fields})
+
+
+def frame_words(parameters: Parameters) -> int:
+    """Words of 8 octets of the longest frame that is sent or received, with one VLAN tag."""
+    return -(-(ETHERNET.size + VLAN.size + parameters.max_mtu) // 8)
+
+
+def mapped_ipv4(ipv4: Value) -> Value:
+    """An IPv4 address of 32 bits, mapped into IPv6 (RFC 4291, section 2.5.5.2); without the zeros
+    at the top."""
+    return Cat(ipv4, C(_MAPPED, 16))
+
+
+def is_mapped_ipv4(address: Value) -> Value:
+    """Whether 128 bits are the address of IPv4."""
+    return address[32:] == _MAPPED
 
 
 QP_ROW = structure_layout(QP_ENTRY)

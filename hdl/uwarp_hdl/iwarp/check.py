@@ -14,11 +14,13 @@ from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from uwarp.contract import Access, Counter, Parameters, QpState
+from uwarp.wire import DEFAULT_GRANULE_LOG2, Opcode, QueueNumber
 
 from ..interfaces import TableReadSignature
 from ..layouts import QP_ROW, REGION_ROW, Datagram, ReadOpening, ReadRequest
 from .receive_layouts import (
     DIGEST_WIDTH,
+    NO_SENDS,
     granule_width,
     message_digest,
     message_name,
@@ -28,15 +30,7 @@ from .receive_layouts import (
 )
 from .receive_queue import PostedReceive, ReceiveLookupSignature
 
-__all__ = ["READ_REQUEST", "RECORD", "RESPONSE_RECORD", "WRITE", "SegmentCheck"]
-
-WRITE = 0x0
-READ_REQUEST = 0x1
-RECORD = 0xC
-RESPONSE_RECORD = 0xD
-
-_READ_GRANULE_LOG2 = 6
-"""Of a Read's response (device behaviour, 7.8), hence of the region that it goes to."""
+__all__ = ["SegmentCheck"]
 
 
 def receives(qp):
@@ -113,11 +107,11 @@ class SegmentCheck(wiring.Component):
         region = Signal(REGION_ROW)
         receive = Signal(PostedReceive)
         is_opening = Signal()
-        is_write = datagram.opcode == WRITE
-        is_request = datagram.opcode == READ_REQUEST
-        is_record = datagram.opcode == RECORD
-        is_response = ~is_opening & (datagram.opcode == RESPONSE_RECORD)
-        is_send = ~datagram.opcode.matches(WRITE, READ_REQUEST, RECORD, RESPONSE_RECORD)
+        is_write = datagram.opcode == Opcode.WRITE
+        is_request = datagram.opcode == Opcode.READ_REQUEST
+        is_record = datagram.opcode == Opcode.WRITE_RECORD
+        is_response = ~is_opening & (datagram.opcode == Opcode.READ_RESPONSE_RECORD)
+        is_send = ~datagram.opcode.matches(*NO_SENDS)
 
         # The extent must lie inside the region: the message, the Write's payload, what is to be
         # read, or the SGE.
@@ -154,7 +148,7 @@ class SegmentCheck(wiring.Component):
             for name in ("qpn", "source_ip", "source_port", "msn", "mlen"):
                 m.d.comb += incoming[name].eq(opening[name])
             m.d.comb += [
-                incoming.opcode.eq(RESPONSE_RECORD),
+                incoming.opcode.eq(Opcode.READ_RESPONSE_RECORD),
                 incoming.stag.eq(opening.lkey),
                 incoming.to.eq(opening.addr),
                 incoming.mo.eq(0),
@@ -392,7 +386,8 @@ class SegmentCheck(wiring.Component):
             ),
             (
                 Counter.DROP_UNTAGGED_QN,
-                (is_send & (datagram.qn != 0)) | (is_request & (datagram.qn != 1)),
+                (is_send & (datagram.qn != QueueNumber.SEND))
+                | (is_request & (datagram.qn != QueueNumber.REQUEST)),
             ),
             (
                 Counter.DROP_MESSAGE_LENGTH,
@@ -406,7 +401,7 @@ class SegmentCheck(wiring.Component):
             (Counter.DROP_TO_WRAP, checked_region & (below_zero | wraps)),
             (
                 Counter.DROP_NO_TRACKER,
-                is_opening & (~is_mapped | (log2 != _READ_GRANULE_LOG2)),
+                is_opening & (~is_mapped | (log2 != DEFAULT_GRANULE_LOG2)),
             ),
         ]
         failed = Signal(len(failures))

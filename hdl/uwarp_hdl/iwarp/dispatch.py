@@ -20,13 +20,14 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import Counter, CqeFlag, Parameters, Status
+from uwarp.wire import RECORD_OPCODES, Opcode
 
 from ..interfaces import CreditSignature
 from ..layouts import CloseRequest, CreditOperation
-from .check import READ_REQUEST, RECORD, RESPONSE_RECORD, WRITE
 from .closed import ClosedMessages
 from .closing import Closing
 from .receive_layouts import (
+    NO_SENDS,
     TICKET_WIDTH,
     MessageKind,
     PendingCompletion,
@@ -40,9 +41,6 @@ from .trackers import OVERLAP_SETTLES, Trackers, lowest_set
 from .validity_map import bit_range_layout
 
 __all__ = ["Dispatch"]
-
-SEND_SOLICITED = 0x5
-SEND_WITH_IMMEDIATE = 0xE
 
 
 class Plan(data.Struct):
@@ -277,13 +275,9 @@ class Dispatch(wiring.Component):
                 m.d.comb += closed.lookup.eq(self.segments.valid)
                 m.d.sync += [
                     segment.eq(incoming),
-                    is_record.eq(incoming.datagram.opcode == RECORD),
-                    is_send.eq(
-                        ~incoming.datagram.opcode.matches(
-                            WRITE, READ_REQUEST, RECORD, RESPONSE_RECORD
-                        )
-                    ),
-                    names_place.eq(incoming.datagram.opcode.matches(RECORD, RESPONSE_RECORD)),
+                    is_record.eq(incoming.datagram.opcode == Opcode.WRITE_RECORD),
+                    is_send.eq(~incoming.datagram.opcode.matches(*NO_SENDS)),
+                    names_place.eq(incoming.datagram.opcode.matches(*RECORD_OPCODES)),
                     match.eq(trackers.match),
                     tracker.eq(first_match),
                     plan.eq(0),
@@ -306,7 +300,7 @@ class Dispatch(wiring.Component):
                         m.next = "MATCH"
                         with m.If(
                             (incoming.drop != 0)
-                            | incoming.datagram.opcode.matches(WRITE, READ_REQUEST)
+                            | incoming.datagram.opcode.matches(Opcode.WRITE, Opcode.READ_REQUEST)
                         ):
                             issue_plan()
 
@@ -562,15 +556,17 @@ class Dispatch(wiring.Component):
         segment until its own completion."""
         datagram = segment.datagram
         row = trackers.opened
-        is_record = datagram.opcode == RECORD
-        has_bits = is_record | (datagram.opcode == SEND_WITH_IMMEDIATE)
+        is_record = datagram.opcode == Opcode.WRITE_RECORD
+        has_bits = is_record | (datagram.opcode == Opcode.SEND_IMMEDIATE)
         immediate = has_bits & datagram.immediate_valid
         m.d.comb += [
             row.name.eq(self._name(datagram)),
             row.wqe_index.eq(segment.receive.index),
             row.immediate_valid.eq(immediate),
             row.immediate.eq(Mux(immediate, datagram.immediate, 0)),
-            row.solicited.eq(Mux(has_bits, datagram.solicited, datagram.opcode == SEND_SOLICITED)),
+            row.solicited.eq(
+                Mux(has_bits, datagram.solicited, datagram.opcode == Opcode.SEND_SOLICITED)
+            ),
             row.stag.eq(datagram.stag),
             row.base.eq(segment.base),
             trackers.opened_digest.eq(segment.digest),

@@ -28,8 +28,16 @@ from uwarp.contract import (
     Status,
     WqeFlag,
 )
-from uwarp.wire import CRC_OCTETS, IPV4, IPV6, READ_REQUEST, UDP, Opcode
-from uwarp.wire.segment import header_size
+from uwarp.wire import (
+    CRC_OCTETS,
+    DEFAULT_GRANULE_LOG2,
+    IPV4,
+    IPV6,
+    MAC_GROUP_BIT,
+    UDP,
+    Opcode,
+    least_size,
+)
 
 from ..interfaces import ReadClientSignature, TableReadSignature
 from ..layouts import (
@@ -64,7 +72,7 @@ STATUS_WIDTH = 5
 
 #: IPv4 datagram of each opcode without its payload: IPv4 and UDP headers, DDP header, CRC.
 OVERHEAD = {
-    opcode: IPV4.size + UDP.size + header_size(opcode) + CRC_OCTETS
+    opcode: IPV4.size + UDP.size + least_size(opcode) + CRC_OCTETS
     for opcode in (
         Opcode.WRITE,
         Opcode.READ_REQUEST,
@@ -74,15 +82,12 @@ OVERHEAD = {
         Opcode.SEND_IMMEDIATE,
     )
 }
-OVERHEAD[Opcode.READ_REQUEST] += READ_REQUEST.size
 
 #: How much more the headers of an IPv6 datagram take.
 IPV6_OVERHEAD = IPV6.size - IPV4.size
 
 _POSTED = tuple(opcode for opcode in OVERHEAD if opcode != Opcode.READ_RESPONSE_RECORD)
 _UNICAST = (Opcode.WRITE, Opcode.READ_REQUEST, Opcode.WRITE_RECORD)
-_READ_GRANULE_LOG2 = 6
-_GROUP_BIT = 40  # of a MAC address as a number
 
 
 def message_layout(parameters: Parameters) -> data.StructLayout:
@@ -238,7 +243,7 @@ class WqeFetch(wiring.Component):
             m, wqe, reads, context, words.o.p.data, arriving, done
         )
 
-        granule_log2 = Mux(wqe.granule_log2 == 0, 6, wqe.granule_log2)[:5]
+        granule_log2 = Mux(wqe.granule_log2 == 0, DEFAULT_GRANULE_LOG2, wqe.granule_log2)[:5]
         granule_wrong = (wqe.granule_log2 != 0) & ((wqe.granule_log2 < 6) | (wqe.granule_log2 > 16))
         immediate_allowed = opcodes[Opcode.WRITE_RECORD] | opcodes[Opcode.SEND_IMMEDIATE]
         length_mismatch = Mux(
@@ -246,7 +251,7 @@ class WqeFetch(wiring.Component):
             (wqe.num_sge != 0) | (wqe.length > INLINE_OCTETS),
             wqe.length != octets,
         )
-        to_group = wqe.dest_mac[_GROUP_BIT] & Cat(opcodes[item] for item in _UNICAST).any()
+        to_group = wqe.dest_mac[MAC_GROUP_BIT] & Cat(opcodes[item] for item in _UNICAST).any()
 
         granule = Signal(17)
         room = Signal(LENGTH_WIDTH)
@@ -429,7 +434,7 @@ class WqeFetch(wiring.Component):
                     | (
                         region.access[Access.LOCAL_WRITE.bit_length() - 1]
                         & region.mapped
-                        & (region.granule_log2 == _READ_GRANULE_LOG2)
+                        & (region.granule_log2 == DEFAULT_GRANULE_LOG2)
                     )
                 )
             ),

@@ -22,19 +22,18 @@ from uwarp.wire import (
     DDP_LAST,
     DDP_TAGGED,
     DDP_VERSION,
-    ETHERNET,
+    MAC_GROUP_BIT,
     RDMAP_IMMEDIATE,
     RDMAP_SOLICITED,
     RDMAP_VERSION,
     READ_REQUEST,
     TAGGED_OPCODES,
-    VLAN,
     Opcode,
     QueueNumber,
-    header_size,
+    least_size,
 )
 
-from ..layouts import PortConfig
+from ..layouts import PortConfig, frame_words
 from ..net.header import DDP_STEP, FrameHeader, choice
 from ..stream.queue import Queue
 from .frame_check import FrameCheck, FrameEnd
@@ -53,19 +52,17 @@ ANSWERS = 64
 
 #: Octets of the DDP header of each opcode, with what is no payload to the builder.
 _HEADERS = {
-    Opcode.WRITE: header_size(Opcode.WRITE),
-    Opcode.READ_REQUEST: header_size(Opcode.READ_REQUEST) + READ_REQUEST.size,
-    Opcode.SEND: header_size(Opcode.SEND),
-    Opcode.WRITE_RECORD: header_size(Opcode.WRITE_RECORD),
-    Opcode.READ_RESPONSE_RECORD: header_size(Opcode.READ_RESPONSE_RECORD),
-    Opcode.SEND_IMMEDIATE: header_size(Opcode.SEND_IMMEDIATE),
+    opcode: least_size(opcode)
+    for opcode in (
+        Opcode.WRITE,
+        Opcode.READ_REQUEST,
+        Opcode.SEND,
+        Opcode.WRITE_RECORD,
+        Opcode.READ_RESPONSE_RECORD,
+        Opcode.SEND_IMMEDIATE,
+    )
 }
 _TAGGED = [opcode for opcode in _HEADERS if opcode in TAGGED_OPCODES]
-
-
-def frame_words(parameters: Parameters) -> int:
-    """Words of the longest frame."""
-    return -(-(ETHERNET.size + VLAN.size + parameters.max_mtu) // 8)
 
 
 def buffer_words(parameters: Parameters) -> int:
@@ -313,7 +310,7 @@ class FrameBuilder(wiring.Component):
             check.end.vlan.eq(segment.vlan_valid),
             check.end.ipv6.eq(segment.ipv6),
             check.end.own.eq(own),
-            check.end.group.eq(segment.dest_mac[40]),
+            check.end.group.eq(segment.dest_mac[MAC_GROUP_BIT]),
             end_valid.eq(end),
         ]
         m.d.comb += [

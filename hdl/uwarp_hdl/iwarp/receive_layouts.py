@@ -18,6 +18,7 @@ from ..layouts import Datagram
 
 __all__ = [
     "DIGEST_WIDTH",
+    "NO_SENDS",
     "TICKET_WIDTH",
     "MessageKind",
     "PendingCompletion",
@@ -34,6 +35,14 @@ __all__ = [
     "span_layout",
     "tracker_layout",
 ]
+
+#: What is received, and is no Send.
+NO_SENDS = (
+    Opcode.WRITE,
+    Opcode.READ_REQUEST,
+    Opcode.WRITE_RECORD,
+    Opcode.READ_RESPONSE_RECORD,
+)
 
 TICKET_WIDTH = 8
 DIGEST_WIDTH = 24

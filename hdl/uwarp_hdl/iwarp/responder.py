@@ -19,7 +19,7 @@ from amaranth.utils import exact_log2
 from uwarp.contract import CloseTarget, Parameters
 from uwarp.wire import DEFAULT_GRANULE, Opcode
 
-from ..layouts import CloseRequest, ReadRequest
+from ..layouts import CloseRequest, ReadRequest, is_mapped_ipv4
 from ..stream.queue import Queue
 from .fetch import message_layout
 from .scheduler import slot_count, slot_width
@@ -27,7 +27,6 @@ from .scheduler import slot_count, slot_width
 __all__ = ["Responder"]
 
 _HOP_LIMIT = 64
-_MAPPED = 0xFFFF  # upper 96 bits of an IPv4 address mapped into IPv6 (RFC 4291, 2.5.5.2)
 
 
 class Responder(wiring.Component):
@@ -111,7 +110,7 @@ class Responder(wiring.Component):
             message.qpn.eq(request.qpn),
             message.opcode.eq(Opcode.READ_RESPONSE_RECORD),
             message.silent.eq(1),
-            message.ipv6.eq(request.source_ip[32:] != _MAPPED),
+            message.ipv6.eq(~is_mapped_ipv4(request.source_ip)),
             message.length.eq(request.size),
             message.remote_to.eq(request.sink_to),
             message.stag.eq(request.sink_stag),

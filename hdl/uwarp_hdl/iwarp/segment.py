@@ -26,7 +26,7 @@ from uwarp.contract import MAX_SGE, Parameters, QpState, Status
 from uwarp.wire import ETHERNET, TAGGED_OPCODES, VLAN, Opcode
 
 from ..interfaces import TableReadSignature
-from ..layouts import QP_ROW, ReadOpening
+from ..layouts import QP_ROW, ReadOpening, mapped_ipv4
 from ..stream.queue import Queue
 from .fetch import (
     IPV6_OVERHEAD,
@@ -335,14 +335,15 @@ class Segmenter(wiring.Component):
             job.qpn.eq(message.qpn),
         ]
         asked = self.read_openings.p
-        mapped = Cat(message.dest_ip[:32], Const(0xFFFF, 16))
         m.d.comb += [
             asked.qpn.eq(message.qpn),
             asked.msn.eq(row.msn),
             asked.lkey.eq(message.immediate),
             asked.addr.eq(address),
             asked.mlen.eq(message.length),
-            asked.source_ip.eq(Mux(message.ipv6, message.dest_ip, mapped)),
+            asked.source_ip.eq(
+                Mux(message.ipv6, message.dest_ip, mapped_ipv4(message.dest_ip[:32]))
+            ),
             asked.source_port.eq(message.dest_port),
             asked.wqe_index.eq(message.index),
         ]

@@ -1,10 +1,12 @@
 """The description of a datagram that has passed its checks."""
 
-from amaranth.hdl import C, Cat, Module, Mux, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
-from ..layouts import Datagram
+from uwarp.wire import IMMEDIATE_OPCODES, Opcode
+
+from ..layouts import Datagram, mapped_ipv4
 from .headers import DATAGRAM_FIELDS, SEGMENT, SOURCE_FIELDS, header_octets
 from .word import FrameWord
 
@@ -65,14 +67,16 @@ class DatagramBuilder(wiring.Component):
         address = self.source.source_ip
         ipv4 = Mux(self.word.early, address[64:96], address[32:64])
         m.d.comb += [
-            record.eq(opcode.matches(0xC, 0xD)),
-            is_request.eq(opcode == 0x1),
-            has_immediate.eq(opcode.matches(0xC, 0xE)),
+            record.eq(opcode.matches(Opcode.WRITE_RECORD, Opcode.READ_RESPONSE_RECORD)),
+            is_request.eq(opcode == Opcode.READ_REQUEST),
+            has_immediate.eq(opcode.matches(*IMMEDIATE_OPCODES)),
             datagram.qpn.eq(self.qpn),
-            datagram.source_ip.eq(Mux(self.word.ipv6, address, Cat(ipv4, C(0xFFFF, 16)))),
+            datagram.source_ip.eq(Mux(self.word.ipv6, address, mapped_ipv4(ipv4))),
             datagram.source_port.eq(fields.source_port),
             datagram.opcode.eq(opcode),
-            datagram.solicited.eq((opcode == 0x5) | has_immediate & fields.rdmap_control[5]),
+            datagram.solicited.eq(
+                (opcode == Opcode.SEND_SOLICITED) | has_immediate & fields.rdmap_control[5]
+            ),
             datagram.immediate_valid.eq(has_immediate & fields.rdmap_control[4]),
             datagram.last.eq(fields.ddp_control[6]),
             datagram.immediate.eq(Mux(datagram.immediate_valid | is_request, immediate, 0)),

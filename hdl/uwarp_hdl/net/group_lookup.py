@@ -8,13 +8,14 @@
         0                             1               2     cycle
 """
 
-from amaranth.hdl import C, Cat, Module, Mux, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import Parameters
 
 from ..interfaces import GroupLookupSignature
+from ..layouts import mapped_ipv4
 from .word import FrameWord
 
 __all__ = ["GroupLookup"]
@@ -72,7 +73,7 @@ class GroupLookup(wiring.Component):
         # to 29; of IPv6 it is in octets 34 to 49.
         with m.If(in_word(3)):
             early = Mux(word.early, octets[16:48], octets[:16] << 16)
-            m.d.sync += destination.eq(Cat(early[:32], C(0xFFFF, 16)))
+            m.d.sync += destination.eq(mapped_ipv4(early[:32]))
         with m.If(in_word(4) & word.ipv6):
             m.d.sync += destination[80:].eq(octets[:48])
         with m.If(in_word(4) & ~word.ipv6 & ~word.early):

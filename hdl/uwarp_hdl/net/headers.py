@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from amaranth.hdl import Const, Mux
 
+from uwarp.wire import TAGGED_OPCODES, Opcode, least_size
+
 __all__ = [
     "BROADCAST_IPV4",
     "BROADCAST_MAC",
@@ -31,7 +33,7 @@ __all__ = [
     "TAG_TYPES",
     "UDP",
     "UDP_HEADER",
-    "Opcode",
+    "ReceivedOpcode",
     "header_octets",
     "known_opcode",
 ]
@@ -90,24 +92,28 @@ immediate. In a Read Request ``record_mo`` is the sink's STag, the two behind it
 
 
 @dataclass(frozen=True)
-class Opcode:
-    """A message that is received: RDMAP opcode, T bit, octets of its header."""
+class ReceivedOpcode:
+    """A message that is received: RDMAP opcode, T bit, octets of its header, all that a Read
+    Request has included."""
 
     opcode: int
     tagged: bool
     header: int
 
 
-OPCODES = (
-    Opcode(0x0, True, 14),
-    Opcode(0x1, False, 46),
-    Opcode(0x3, False, 18),
-    Opcode(0x5, False, 18),
-    Opcode(0xC, True, 30),
-    Opcode(0xD, True, 30),
-    Opcode(0xE, False, 22),
+OPCODES = tuple(
+    ReceivedOpcode(int(opcode), opcode in TAGGED_OPCODES, least_size(opcode))
+    for opcode in (
+        Opcode.WRITE,
+        Opcode.READ_REQUEST,
+        Opcode.SEND,
+        Opcode.SEND_SOLICITED,
+        Opcode.WRITE_RECORD,
+        Opcode.READ_RESPONSE_RECORD,
+        Opcode.SEND_IMMEDIATE,
+    )
 )
-GROUP_OPCODES = (0x3, 0x5, 0xE)
+GROUP_OPCODES = (Opcode.SEND, Opcode.SEND_SOLICITED, Opcode.SEND_IMMEDIATE)
 """Those that may come to a group."""
 
 

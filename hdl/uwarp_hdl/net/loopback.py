@@ -22,10 +22,10 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import Counter, Parameters
-from uwarp.wire import ETHERNET, FRAME_OVERHEAD, VLAN
+from uwarp.wire import FRAME_OVERHEAD
 
 from ..interfaces import PacketSignature
-from ..layouts import PacketBeat
+from ..layouts import PacketBeat, frame_words
 from ..stream.packet_fifo import PacketFifo
 from ..stream.queue import Queue, connect_streams
 
@@ -68,7 +68,7 @@ class Loopback(wiring.Component):
     """
 
     def __init__(self, parameters: Parameters) -> None:
-        self._frame_words = -(-(ETHERNET.size + VLAN.size + parameters.max_mtu) // 8)
+        self._frame_words = frame_words(parameters)
         super().__init__(
             {
                 "sent": In(PacketSignature()),

@@ -17,6 +17,7 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import Counter
+from uwarp.wire import MAC_GROUP_BIT
 
 from ..layouts import PortConfig
 from .headers import (
@@ -128,9 +129,11 @@ class Verdict(wiring.Component):
         mac = self.destination_mac
         to_broadcast_mac = mac == BROADCAST_MAC
         other_mac = flag("other_mac", ~to_broadcast_mac & (mac != self.config.mac))
-        # The group bit is the lowest of the first octet (IEEE 802.3 clause 3.2.3).
-        kept = flag("kept", Mux(mac[40], self.config.accept_multicast, self.config.accept_foreign))
-        to_group = flag("to_group", mac[40])
+        kept = flag(
+            "kept",
+            Mux(mac[MAC_GROUP_BIT], self.config.accept_multicast, self.config.accept_foreign),
+        )
+        to_group = flag("to_group", mac[MAC_GROUP_BIT])
         other_type = flag("other_type", ~self.word.ipv4 & ~self.word.ipv6)
         # If the IP payload is under 8 octets one of these two applies, whatever the UDP length is.
         udp_malformed = flag(

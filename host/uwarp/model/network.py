@@ -18,6 +18,7 @@ from uwarp.wire import (
     PROTOCOL_UDP,
     UDP,
     internet_sum,
+    is_group_mac,
     mapped_ipv4,
     udp_sum,
     vlan_octets,
@@ -25,10 +26,9 @@ from uwarp.wire import (
 
 from .tables import Tables
 
-__all__ = ["GROUP_BIT", "Port", "UdpDatagram", "examine_frame"]
+__all__ = ["Port", "UdpDatagram", "examine_frame"]
 
 _RESET_MTU = 1500
-GROUP_BIT = 1 << 40  # of a MAC address: multicast or broadcast (IEEE 802, clause 8.2)
 
 
 @dataclass
@@ -96,10 +96,10 @@ def examine_frame(frame: bytes, error: bool, port: Port, tables: Tables) -> UdpD
     ip = _find_ip(ethernet["ethertype"], frame[ETHERNET.size :], port)
     udp = ip if isinstance(ip, Counter) else _find_udp(ip)
     members: tuple[int, ...] = ()
-    if mac & GROUP_BIT and not isinstance(ip, Counter) and not isinstance(udp, Counter):
+    if is_group_mac(mac) and not isinstance(ip, Counter) and not isinstance(udp, Counter):
         members = tables.members_of(ip.destination, udp.dest_port)
     if mac not in (port.mac, BROADCAST_MAC) and not members:
-        wanted = Filter.MULTICAST if mac & GROUP_BIT else Filter.PROMISCUOUS
+        wanted = Filter.MULTICAST if is_group_mac(mac) else Filter.PROMISCUOUS
         return Counter.RX_MANAGEMENT if port.filter & wanted else Counter.DROP_MAC_FILTER
     if isinstance(ip, Counter):
         return ip

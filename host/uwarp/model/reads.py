@@ -6,21 +6,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from uwarp.contract import Access, CloseTarget
-from uwarp.wire import Opcode, ReadRequest, ipv4_of, segments
+from uwarp.wire import DEFAULT_GRANULE_LOG2, Opcode, ReadRequest, ipv4_of, segments
 
 from .tables import QueuePair, RegionRow, Tables
 from .verdict import Datagram
 
-__all__ = ["SINK_GRANULE_LOG2", "Response", "Responses", "read_sink"]
-
-SINK_GRANULE_LOG2 = 6
-"""Responses are cut on multiples of 64 octets, hence so are the granules of a sink."""
+__all__ = ["Response", "Responses", "read_sink"]
 
 
 def read_sink(tables: Tables, pd: int, lkey: int, addr: int, length: int) -> RegionRow | None:
-    """The region of a Read's SGE, if octets that come back may be placed and marked there."""
+    """The region of a Read's SGE, if octets that come back may be placed and marked there.
+
+    Responses are cut at multiples of the default granule, hence so must the sink's map be.
+    """
     region = tables.allowed_sge(pd, lkey, addr, length, Access.LOCAL_WRITE)
-    if region is None or not region.mapped or region.granule_log2 != SINK_GRANULE_LOG2:
+    if region is None or not region.mapped or region.granule_log2 != DEFAULT_GRANULE_LOG2:
         return None
     return region
 
@@ -66,7 +66,6 @@ class Response:
                 self.request.size,
                 path_mtu,
                 to=self.request.sink_to,
-                granule=1 << SINK_GRANULE_LOG2,
                 ip_version=self.ip_version,
             )
         return next(self._plan)

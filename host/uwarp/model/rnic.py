@@ -6,7 +6,7 @@ from collections import deque
 from enum import Flag
 
 from uwarp.contract import CloseTarget, Counter, Doorbell, Filter, Parameters, QpState, Table
-from uwarp.wire import ETHERNET
+from uwarp.wire import ETHERNET, is_group_mac
 
 from .clock import Clock
 from .closed import ClosedMessages
@@ -15,7 +15,7 @@ from .dma import Dma
 from .events import EventRing
 from .faults import QpDma
 from .memory import Memory
-from .network import GROUP_BIT, Port
+from .network import Port
 from .reads import Responses
 from .receive import Receiver
 from .registers import RegisterFile
@@ -170,7 +170,7 @@ class Rnic:
         mac = ETHERNET.unpack(frame)["destination"]
         if mac == self._port.mac:
             return frame, Way.LOOP
-        if mac & GROUP_BIT and self._port.filter & Filter.LOOP_GROUPS:
+        if is_group_mac(mac) and self._port.filter & Filter.LOOP_GROUPS:
             return frame, Way.MAC | Way.LOOP
         return frame, Way.MAC
 

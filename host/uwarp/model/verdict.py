@@ -17,12 +17,11 @@ from uwarp.wire import (
     RDMAP_OPCODE_MASK,
     RDMAP_VERSION,
     RDMAP_VERSION_MASK,
-    READ_REQUEST,
     TAGGED,
     Opcode,
     Segment,
     crc_is_right,
-    header_size,
+    least_size,
 )
 
 from .closed import Kind, MessageName
@@ -124,7 +123,6 @@ def _examine_segment(payload: bytes, opcodes: frozenset[Opcode]) -> Segment | Co
     opcode = Opcode(rdmap & RDMAP_OPCODE_MASK)
     if opcode not in opcodes or bool(ddp & DDP_TAGGED) != (opcode in _TAGGED):
         return Counter.DROP_OPCODE
-    body = READ_REQUEST.size if opcode is Opcode.READ_REQUEST else 0
-    if len(payload) < header_size(opcode) + body + CRC_OCTETS:
+    if len(payload) < least_size(opcode) + CRC_OCTETS:
         return Counter.DROP_DDP_SHORT
     return Segment.decode(payload[:-CRC_OCTETS])

@@ -15,10 +15,17 @@ from uwarp.contract import (
     Status,
     WqeFlag,
 )
-from uwarp.wire import IMMEDIATE_OPCODES, TAGGED_OPCODES, Opcode, mapped_ipv4, segment_room
+from uwarp.wire import (
+    DEFAULT_GRANULE_LOG2,
+    IMMEDIATE_OPCODES,
+    TAGGED_OPCODES,
+    Opcode,
+    is_group_mac,
+    mapped_ipv4,
+    segment_room,
+)
 
 from .faults import QpDma
-from .network import GROUP_BIT
 from .reads import read_sink
 from .tables import QpRow, QueuePair, Tables
 
@@ -96,7 +103,7 @@ class SendWqe:
 
     @property
     def granule(self) -> int:
-        return 1 << (self.fields.granule_log2 or 6)
+        return 1 << (self.fields.granule_log2 or DEFAULT_GRANULE_LOG2)
 
     @property
     def ip_version(self) -> int:
@@ -120,7 +127,7 @@ class SendWqe:
             and not (self.has(WqeFlag.IMMEDIATE) and wqe.opcode not in IMMEDIATE_OPCODES)
             and not (self.has(WqeFlag.SOLICITED) and wqe.opcode not in _SOLICITED_OPCODES)
             and not (self.has(WqeFlag.IPV6) and not self.wide)
-            and not (wqe.dest_mac & GROUP_BIT and wqe.opcode not in _GROUP_OPCODES)
+            and not (is_group_mac(wqe.dest_mac) and wqe.opcode not in _GROUP_OPCODES)
             and (wqe.opcode != Opcode.READ_REQUEST or (wqe.num_sge == 1 and wqe.length > 0))
         )
 

@@ -1,11 +1,13 @@
 """The wire format as code: encode, decode, CRC32c. Pure functions; nothing here knows a device."""
 
 from .address import (
+    MAC_GROUP_BIT,
     ip_number,
     ip_text,
     ipv4_number,
     ipv4_of,
     ipv4_text,
+    is_group_mac,
     mac_number,
     mac_text,
     mapped_ipv4,
@@ -45,7 +47,7 @@ from .header import (
     VLAN,
     Header,
 )
-from .plan import DEFAULT_GRANULE, segment_room, segments
+from .plan import DEFAULT_GRANULE, DEFAULT_GRANULE_LOG2, segment_room, segments
 from .segment import (
     DDP_LAST,
     DDP_TAGGED,
@@ -69,6 +71,7 @@ from .segment import (
     SegmentError,
     Terminate,
     header_size,
+    least_size,
     queue_number,
 )
 
@@ -81,6 +84,7 @@ __all__ = [
     "DDP_VERSION",
     "DDP_VERSION_MASK",
     "DEFAULT_GRANULE",
+    "DEFAULT_GRANULE_LOG2",
     "ETHERNET",
     "ETHERTYPE_IPV4",
     "ETHERTYPE_IPV6",
@@ -93,6 +97,7 @@ __all__ = [
     "IPV4_DONT_FRAGMENT",
     "IPV4_FRAGMENT_MASK",
     "IPV6",
+    "MAC_GROUP_BIT",
     "MAX_VLAN_TAGS",
     "MIN_FRAME",
     "PROTOCOL_FRAGMENT",
@@ -132,6 +137,8 @@ __all__ = [
     "ipv4_number",
     "ipv4_of",
     "ipv4_text",
+    "is_group_mac",
+    "least_size",
     "mac_number",
     "mac_text",
     "mapped_ipv4",

@@ -5,15 +5,20 @@ from __future__ import annotations
 import ipaddress
 
 __all__ = [
+    "MAC_GROUP_BIT",
     "ip_number",
     "ip_text",
     "ipv4_number",
     "ipv4_of",
     "ipv4_text",
+    "is_group_mac",
     "mac_number",
     "mac_text",
     "mapped_ipv4",
 ]
+
+MAC_GROUP_BIT = 40
+"""Of a MAC address as a number: a group's, multicast or broadcast (IEEE 802.3, clause 3.2.3)."""
 
 _MAPPED = 0xFFFF << 32  # RFC 4291, section 2.5.5.2: ::ffff:0:0/96
 
@@ -24,6 +29,11 @@ def mac_number(text: str) -> int:
     if len(parts) != 6 or not all(len(part) in (1, 2) for part in parts):
         raise ValueError(f"{text!r} is no MAC address; write it as 02:00:00:00:00:01")
     return int.from_bytes(bytes(int(part, 16) for part in parts), "big")
+
+
+def is_group_mac(mac: int) -> bool:
+    """Whether a MAC address is a group's."""
+    return bool(mac >> MAC_GROUP_BIT & 1)
 
 
 def mac_text(number: int) -> str:

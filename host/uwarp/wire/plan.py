@@ -8,9 +8,10 @@ from .crc import CRC_OCTETS
 from .header import IPV4, IPV6, UDP
 from .segment import Opcode, header_size
 
-__all__ = ["DEFAULT_GRANULE", "segment_room", "segments"]
+__all__ = ["DEFAULT_GRANULE", "DEFAULT_GRANULE_LOG2", "segment_room", "segments"]
 
-DEFAULT_GRANULE = 64
+DEFAULT_GRANULE_LOG2 = 6
+DEFAULT_GRANULE = 1 << DEFAULT_GRANULE_LOG2
 
 
 def segment_room(opcode: Opcode, path_mtu: int, *, ip_version: int = 4) -> int:

@@ -35,6 +35,7 @@ __all__ = [
     "SegmentError",
     "Terminate",
     "header_size",
+    "least_size",
     "queue_number",
 ]
 
@@ -107,6 +108,12 @@ def header_size(opcode: Opcode) -> int:
     elif opcode is Opcode.SEND_IMMEDIATE:
         size += IMMEDIATE.size
     return size
+
+
+def least_size(opcode: Opcode) -> int:
+    """Octets of the shortest segment: the header, and the body that each Read Request has."""
+    body = READ_REQUEST.size if opcode is Opcode.READ_REQUEST else 0
+    return header_size(opcode) + body
 
 
 def queue_number(opcode: Opcode) -> QueueNumber:
