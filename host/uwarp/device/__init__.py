@@ -10,7 +10,6 @@ __all__ = ["Device", "DeviceError", "Fate", "Impairments", "Link", "WireRecord",
 
 
 _MIXED = ("rtl+model", "model+rtl")
-_FORMS = "'model', 'rtl', 'rtl+model' or 'model+rtl'"
 
 
 def open_link(kind: str, **options: Any) -> Link:
@@ -40,4 +39,7 @@ def open_link(kind: str, **options: Any) -> Link:
         from .mixed import MixedLink
 
         return MixedLink(_MIXED.index(kind), **options)
-    raise DeviceError(f"there is no form {kind!r} of the device; it takes {_FORMS}")
+    raise DeviceError(
+        f"there is no form {kind!r} of the device; it takes 'model' or 'rtl', "
+        f"or {_MIXED[0]!r} or {_MIXED[1]!r} for one of each"
+    )

@@ -12,38 +12,26 @@ from collections import deque
 from uwarp.contract import Parameters
 from uwarp.model import Way
 
-from .base import DeviceError, Impairments
+from .base import Impairments
 from .memory import DmaFault
-from .model import ACCESS_CYCLES, ModelDevice, ModelLink
+from .model import ACCESS_CYCLES, ModelLink, WiredDevice
 from .rtl import RtlNic
-from .wire import PROGRESS_CYCLES, DirectionStatistics, parse_frame
 
 __all__ = ["STEP_CYCLES", "GatewareDevice", "MixedLink"]
 
 STEP_CYCLES = 64
 
 
-class GatewareDevice:
-    """The NIC of compiled gateware. Implements :class:`~uwarp.device.base.Device`."""
+class GatewareDevice(WiredDevice):
+    """A NIC of compiled gateware. Implements :class:`~uwarp.device.base.Device`."""
 
-    def __init__(self, link: MixedLink, index: int, nic: RtlNic) -> None:
-        self._link = link
-        self._index = index
+    form = "rtl"
+
+    def __init__(self, link: ModelLink, index: int, nic: RtlNic) -> None:
+        super().__init__(link, index)
+        self.rnic = self
         self._nic = nic
         self._left: deque[bytes] = deque()
-        self.sent = DirectionStatistics()
-
-    def __repr__(self) -> str:
-        return f"<GatewareDevice {self.name}>"
-
-    @property
-    def name(self) -> str:
-        return f"rtl{self._index}"
-
-    @property
-    def rnic(self) -> GatewareDevice:
-        """What the wire is joined to: itself."""
-        return self
 
     def receive(self, frame: bytes, error: bool = False) -> None:
         self._nic.device.inject(frame, error=error)
@@ -76,31 +64,12 @@ class GatewareDevice:
     def unmap(self, dma_address: int) -> None:
         self._nic.device.unmap(dma_address)
 
-    def progress(self) -> None:
-        self._link.run(PROGRESS_CYCLES)
-
     @property
     def interrupt(self) -> bool:
         return self._nic.device.interrupt
 
     def take_faults(self) -> list[DmaFault]:
-        """What the NIC did to memory and must not, since the last call."""
         return self._nic.device.take_faults()
-
-    def check(self) -> None:
-        """Raise DeviceError if the NIC did what it must not since the last look."""
-        faults = self.take_faults()
-        if faults:
-            raise DeviceError(f"{self.name}: {faults[0]} (the first of {len(faults)})")
-
-    def inject(self, frame: bytes, *, error: bool = False) -> None:
-        """Let a frame arrive that no NIC has sent: as it is, past impairments and records."""
-        with self._link._lock:
-            self._link._arrive(self._index, self._link.time, parse_frame(frame), error)
-
-    def close(self) -> None:
-        """Close the link: the NICs share a clock."""
-        self._link.close()
 
 
 class MixedLink(ModelLink):
@@ -122,11 +91,14 @@ class MixedLink(ModelLink):
         impairments: Impairments | None = None,
         **latencies: int,
     ) -> None:
+        self._gateware = gateware
+        self._nic = RtlNic(parameters, **latencies)  # type: ignore[arg-type]
         super().__init__(parameters, impairments)
-        self._nic = RtlNic(self.parameters, **latencies)  # type: ignore[arg-type]
-        devices: list[ModelDevice | GatewareDevice] = list(self._devices)
-        devices[gateware] = GatewareDevice(self, gateware, self._nic)
-        self._devices = tuple(devices)  # type: ignore[assignment]  # what the wire needs, it has
+
+    def _make_device(self, index: int) -> WiredDevice:
+        if index == self._gateware:
+            return GatewareDevice(self, index, self._nic)
+        return super()._make_device(index)
 
     def __repr__(self) -> str:
         return f"<MixedLink {'closed' if self._closed else 'open'}>"

@@ -10,27 +10,27 @@ from __future__ import annotations
 import heapq
 import itertools
 import threading
+from abc import abstractmethod
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from uwarp.contract import TICK_CYCLES, Parameters
 from uwarp.model import MemoryFault, Rnic, Way
+from uwarp.wire import FRAME_OVERHEAD, MIN_FRAME
 
-from .base import DeviceError, Fate, Impairments, WireRecord
+from .base import Device, DeviceError, Fate, Impairments, WireRecord
 from .impair import IDLE_CYCLES, Direction
 from .memory import AddressSpace, DmaFault
 from .wire import (
-    OVERHEAD,
     PROGRESS_CYCLES,
-    SHORTEST,
     WIRE_CYCLES,
     DirectionStatistics,
     Pace,
     parse_frame,
 )
 
-__all__ = ["ModelDevice", "ModelLink"]
+__all__ = ["ModelDevice", "ModelLink", "WiredDevice"]
 
 ACCESS_CYCLES = 8
 
@@ -65,22 +65,69 @@ class _Memory:
         return MemoryFault(str(fault))
 
 
-class ModelDevice:
-    """One NIC of a :class:`ModelLink`. Implements :class:`~uwarp.device.base.Device`."""
+class WiredNic(Protocol):
+    """What the wire of a :class:`ModelLink` gives frames to, and takes them from."""
+
+    def receive(self, frame: bytes, error: bool = False) -> None: ...
+
+    def transmit(self) -> tuple[bytes, Way] | None: ...
+
+    def advance(self, cycles: int) -> None:
+        """Follow the wire, whose time is ``cycles`` more than it was."""
+
+
+class WiredDevice(Device):
+    """One NIC of a :class:`ModelLink`, whatever it is made of: what is the same of all."""
+
+    form: str
+    rnic: WiredNic
 
     def __init__(self, link: ModelLink, index: int) -> None:
         self._link = link
         self._index = index
-        self._memory = _Memory(lambda: link._time)
-        self.rnic = Rnic(link.parameters, self._memory)
         self.sent = DirectionStatistics()
 
     def __repr__(self) -> str:
-        return f"<ModelDevice {self.name}>"
+        return f"<{type(self).__name__} {self.name}>"
 
     @property
     def name(self) -> str:
-        return f"model{self._index}"
+        return f"{self.form}{self._index}"
+
+    @abstractmethod
+    def take_faults(self) -> list[DmaFault]:
+        """What the NIC did to memory and must not, since the last call."""
+
+    def progress(self) -> None:
+        self._link.run(PROGRESS_CYCLES)
+
+    def check(self) -> None:
+        """Raise DeviceError if the NIC did what it must not since the last look."""
+        faults = self.take_faults()
+        if faults:
+            raise DeviceError(f"{self.name}: {faults[0]} (the first of {len(faults)})")
+
+    def inject(self, frame: bytes, *, error: bool = False) -> None:
+        """Let a frame arrive that no NIC has sent: as it is, past impairments and records."""
+        octets = parse_frame(frame)
+        with self._link._lock:
+            self._link._arrive(self._index, self._link._time, octets, error)
+
+    def close(self) -> None:
+        """Close the link: the NICs share a clock."""
+        self._link.close()
+
+
+class ModelDevice(WiredDevice):
+    """A software NIC. Implements :class:`~uwarp.device.base.Device`."""
+
+    form = "model"
+    rnic: Rnic
+
+    def __init__(self, link: ModelLink, index: int) -> None:
+        super().__init__(link, index)
+        self._memory = _Memory(lambda: link._time)
+        self.rnic = Rnic(link.parameters, self._memory)
 
     def read32(self, address: int) -> int:
         with self._link._lock:
@@ -100,9 +147,6 @@ class ModelDevice:
         with self._link._lock:
             self._memory.space.unmap(dma_address)
 
-    def progress(self) -> None:
-        self._link.run(PROGRESS_CYCLES)
-
     @property
     def interrupt(self) -> bool:
         return bool(self.rnic.irq)
@@ -112,22 +156,6 @@ class ModelDevice:
         faults = list(self._memory.faults)
         self._memory.faults.clear()
         return faults
-
-    def check(self) -> None:
-        """Raise DeviceError if the NIC did what it must not since the last look."""
-        faults = self.take_faults()
-        if faults:
-            raise DeviceError(f"{self.name}: {faults[0]} (the first of {len(faults)})")
-
-    def inject(self, frame: bytes, *, error: bool = False) -> None:
-        """Let a frame arrive that no NIC has sent: as it is, past impairments and records."""
-        octets = parse_frame(frame)
-        with self._link._lock:
-            self._link._arrive(self._index, self._link._time, octets, error)
-
-    def close(self) -> None:
-        """Close the link: the NICs share a clock."""
-        self._link.close()
 
 
 class ModelLink:
@@ -151,13 +179,16 @@ class ModelLink:
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._records: list[WireRecord] = []
-        self._devices = (ModelDevice(self, 0), ModelDevice(self, 1))
+        self._devices = (self._make_device(0), self._make_device(1))
 
     def __repr__(self) -> str:
         return f"<ModelLink {'closed' if self._closed else 'open'}>"
 
+    def _make_device(self, index: int) -> WiredDevice:
+        return ModelDevice(self, index)
+
     @property
-    def devices(self) -> tuple[ModelDevice, ModelDevice]:
+    def devices(self) -> tuple[WiredDevice, WiredDevice]:
         return self._devices
 
     @property
@@ -195,7 +226,7 @@ class ModelLink:
         if sent is None:
             return False
         frame, way = sent
-        frame = bytes(frame).ljust(SHORTEST, b"\0")
+        frame = bytes(frame).ljust(MIN_FRAME, b"\0")
         side.pace.begin(self._time, len(frame))
         if Way.LOOP in way:
             self._arrive(source, self._time, frame, False)
@@ -203,7 +234,7 @@ class ModelLink:
             return True
         device.sent.frames += 1
         device.sent.octets += len(frame)
-        device.sent.wire_octets += len(frame) + OVERHEAD
+        device.sent.wire_octets += len(frame) + FRAME_OVERHEAD
         left = self._time + -(-len(frame) // 8) - 1
         self._at(left, lambda: self._leave(source, left, frame))
         return True

@@ -10,18 +10,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from uwarp.wire import FRAME_OVERHEAD
+
 __all__ = [
-    "OVERHEAD",
     "PROGRESS_CYCLES",
-    "SHORTEST",
     "WIRE_CYCLES",
     "DirectionStatistics",
     "Pace",
     "parse_frame",
 ]
 
-SHORTEST = 60
-OVERHEAD = 4 + 8 + 12
 WIRE_CYCLES = 32
 PROGRESS_CYCLES = 256
 """Cycles of one :meth:`Device.progress`."""
@@ -58,7 +56,7 @@ class Pace:
     def begin(self, now: int, length: int) -> None:
         """A frame of ``length`` octets begins in cycle ``now``, which is ``next`` or later."""
         start = self._free if self._free + 8 > 8 * now else 8 * now
-        self._free = start + length + OVERHEAD
+        self._free = start + length + FRAME_OVERHEAD
 
 
 def parse_frame(frame: bytes | bytearray | memoryview) -> bytes:
