@@ -161,7 +161,7 @@ def random_read(trial: Trial, rng: random.Random, number: int) -> tuple[Read, li
         wrong = rng.choice(answer)
         changes = {"stag": trial.coarse.stag, "to": wrong.to + 64, "mlen": octets + 1}
         name = rng.choice(list(changes))
-        answer.append(_with(wrong, **{name: changes[name]}))
+        answer.append(replace(wrong, **{name: changes[name]}))
     return Read(number, qpn, work), [Answer(number, qpn, item, fields) for item in answer]
 
 
@@ -324,7 +324,7 @@ def _request(trial: Trial, rng: random.Random) -> list[Segment]:
 def _empty(trial: Trial, rng: random.Random) -> list[Segment]:
     """Messages of no octets look at neither STag nor TO (P28)."""
     (segment,) = trial.record(trial.mapped, 0, 0, plan=[(0, 0)])
-    return [_with(segment, stag=rng.getrandbits(32), to=rng.getrandbits(64))]
+    return [replace(segment, stag=rng.getrandbits(32), to=rng.getrandbits(64))]
 
 
 def _astray(trial: Trial, rng: random.Random) -> list[Segment]:
@@ -340,8 +340,8 @@ def _astray(trial: Trial, rng: random.Random) -> list[Segment]:
         return [trial.write(region, 0, octets, stag=stag, to=to)]
     (segment,) = trial.record(region, 0, octets, plan=[(0, octets)])
     if rng.random() < 0.3:
-        return [_with(segment, mlen=octets - 1)]
-    return [_with(segment, stag=stag, to=to)]
+        return [replace(segment, mlen=octets - 1)]
+    return [replace(segment, stag=stag, to=to)]
 
 
 def _again(trial: Trial, rng: random.Random, earlier: Sequence[Segment]) -> list[Segment]:
@@ -351,14 +351,10 @@ def _again(trial: Trial, rng: random.Random, earlier: Sequence[Segment]) -> list
         return [first, *rest]
     old = rng.choice(earlier)
     if rng.random() < 0.5:
-        return [_with(item, msn=old.msn) for item in (first, *rest)]
+        return [replace(item, msn=old.msn) for item in (first, *rest)]
     if old.opcode is not Opcode.WRITE_RECORD:
         return [old]
-    return [_with(old, msn=trial.next_msn()), old]
-
-
-def _with(segment: Segment, **fields: int) -> Segment:
-    return Segment(**vars(segment) | fields)
+    return [replace(old, msn=trial.next_msn()), old]
 
 
 # What the host does

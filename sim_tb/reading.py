@@ -1,5 +1,7 @@
 """Scenarios of RDMA Read: requests of peers answered, own ones placed, in part, or never."""
 
+from dataclasses import replace
+
 from uwarp.contract import (
     TICK_CYCLES,
     Access,
@@ -83,7 +85,7 @@ async def read_requests_refused(stage: Stage) -> None:
         return counter, stage.frame(read_request(stage, of, 0, 16, **fields), qpn)
 
     longer = read_request(stage, region, 0, 8)
-    longer = Segment(**vars(longer) | {"payload": longer.payload + b"!"})
+    longer = replace(longer, payload=longer.payload + b"!")
     cases = [
         refused(Counter.DROP_QP_STATE, 3),
         refused(Counter.DROP_QP_STATE, 4),
@@ -204,7 +206,7 @@ async def reads(stage: Stage, rounds: int) -> None:
         for name in rng.sample(list(wrong), rng.randint(0, 2)):
             frames.insert(
                 rng.randint(0, len(frames)),
-                reader.frame(Segment(**vars(astray) | {name: wrong[name]})),
+                reader.frame(replace(astray, **{name: wrong[name]})),
             )
         frames.insert(0, reader.frame(astray, source_port=PEER_PORT + 1))
         frames += [stage.frame(item) for item in stage.record(stage.mapped, 120 << 10, 3000)]

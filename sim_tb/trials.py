@@ -25,8 +25,6 @@ from typing import NamedTuple
 from uwarp.contract import (
     CQE,
     RECV_WQE,
-    SEND_WQE,
-    SEND_WQE_EXTENSION,
     TICK_CYCLES,
     Access,
     Counter,
@@ -304,15 +302,12 @@ class Trial(Stage):
 
     def receive_place(self, qpn: int) -> int:
         """DMA address of the next receive WQE."""
-        ring = self._receive_rings[qpn]
-        return ring.address + RECV_WQE.size * (ring.producer & (1 << ring.log2) - 1)
+        return self._receive_rings[qpn].place
 
     def send_place(self, qpn: int) -> range:
         """DMA addresses of the next send WQE."""
         ring = self._send_rings[qpn]
-        size = SEND_WQE.size + (SEND_WQE_EXTENSION.size if ring.wide else 0)
-        start = ring.address + size * (ring.producer & (1 << ring.log2) - 1)
-        return range(start, start + size)
+        return range(ring.place, ring.place + ring.size)
 
     def receive_address(self, request: dict[str, int]) -> int | None:
         """DMA address of a receive's SGE, or None if it must not be written."""

@@ -67,19 +67,24 @@ class _Queue:
 
 
 class _Ring:
-    """Host's view of a work queue; ``wide``: of WQEs with extension."""
+    """Host's view of a work queue, of entries of ``size`` octets."""
 
-    def __init__(self, address: int, log2: int, *, wide: bool = False) -> None:
+    def __init__(self, address: int, log2: int, size: int) -> None:
         self.address = address
         self.log2 = log2
-        self.wide = wide
+        self.size = size
         self.producer = 0
 
+    @property
+    def place(self) -> int:
+        """DMA address of the next entry."""
+        return self.address + self.size * (self.producer & (1 << self.log2) - 1)
 
-def _send_entry(request: dict[str, Any], *, wide: bool) -> bytes:
+
+def _send_entry(request: dict[str, Any], size: int) -> bytes:
     names = {item.name for item in SEND_WQE.named_fields}
     entry = SEND_WQE.pack(**{name: request[name] for name in request.keys() & names})
-    if not wide:
+    if size == len(entry):
         return entry
     inline = request.get("inline", b"")
     further = {name: request[name] for name in request.keys() - names - {"inline"}}
@@ -207,8 +212,8 @@ class Twin:
     ) -> None:
         """Take a QP through RESET to the state of ``fields``, with rings of its own."""
         size = SEND_WQE.size + (SEND_WQE_EXTENSION.size if fields.get("sq_wide") else 0)
-        send = _Ring(self.allocate(size << sq_log2, size), sq_log2, wide=size > SEND_WQE.size)
-        receive = _Ring(self.allocate(RECV_WQE.size << rq_log2), rq_log2)
+        send = _Ring(self.allocate(size << sq_log2, size), sq_log2, size)
+        receive = _Ring(self.allocate(RECV_WQE.size << rq_log2), rq_log2, RECV_WQE.size)
         self._send_rings[qpn], self._receive_rings[qpn] = send, receive
         row = {
             "sq_log2": sq_log2,
@@ -227,7 +232,7 @@ class Twin:
         """
         ring = self._send_rings[qpn]
         for request in requests:
-            self._fill(ring, _send_entry(request, wide=ring.wide))
+            self._fill(ring, _send_entry(request, ring.size))
         await self._ring(Doorbell.SQ_PRODUCER, qpn, ring)
 
     async def post_receive(self, qpn: int, *requests: dict[str, int]) -> None:
@@ -237,7 +242,7 @@ class Twin:
         await self._ring(Doorbell.RQ_PRODUCER, qpn, ring)
 
     def _fill(self, ring: _Ring, entry: bytes) -> None:
-        self.poke(ring.address + len(entry) * (ring.producer & (1 << ring.log2) - 1), entry)
+        self.poke(ring.place, entry)
         ring.producer += 1
 
     async def _ring(self, doorbell: Doorbell, page: int, ring: _Ring) -> None:

@@ -160,7 +160,7 @@ def _run_reads(options: argparse.Namespace, cases: Sequence[ReadCase]) -> int:
         with RtlLink(**latencies) as link:
             rows.append(measure_reads(link, case, reads))
             link.check()
-        print(_read_line(rows[-1]), flush=True)
+        print(f"{_line(rows[-1])}{rows[-1].round_trip:>12}", flush=True)
     if options.json is not None:
         result = {"direction": "rx", "rows": [row.figures() for row in rows]}
         options.json.write_text(json.dumps(result, indent=2) + "\n")
@@ -236,19 +236,10 @@ HEADING = (
 )
 
 
-def _line(row: Row) -> str:
-    case = row.case
+def _line(row: Row | ReadRow) -> str:
+    of = row.figures()
     return (
-        f"{row.direction:<4}{case.payload:>9}{case.mtu:>6}{row.frames:>8}{row.cycles:>9}"
-        f"{row.gbps:>9.3f}{case.ceiling_gbps:>9.3f}{row.percent:>9.1f}{row.dropped:>9}"
+        f"{of['direction']:<4}{of['payload']:>9}{of['mtu']:>6}{row.frames:>8}{row.cycles:>9}"
+        f"{row.gbps:>9.3f}{row.case.ceiling_gbps:>9.3f}{row.percent:>9.1f}{row.dropped:>9}"
         f"{row.messages_per_second / 1e6:>8.2f}"
-    )
-
-
-def _read_line(row: ReadRow) -> str:
-    case = row.case
-    return (
-        f"{'rx':<4}{max(case.payloads):>9}{case.mtu:>6}{row.frames:>8}{row.cycles:>9}"
-        f"{row.gbps:>9.3f}{case.ceiling_gbps:>9.3f}{row.percent:>9.1f}{row.dropped:>9}"
-        f"{row.messages_per_second / 1e6:>8.2f}{row.round_trip:>12}"
     )

@@ -11,18 +11,38 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from uwarp.device.rtl import Event, RtlNic
 from uwarp.verbs import PD, Context
 
 from .workload import CLOCK_HZ, IP, MAC, Case
 
-__all__ = ["Load", "Row", "Turns", "cycle_figures", "measure", "open_context"]
+if TYPE_CHECKING:
+    from .read_bench import ReadRow
+
+__all__ = ["Load", "Row", "Turns", "cycle_figures", "figures", "measure", "open_context"]
 
 LEAST_MESSAGES = 8  # counted, and as many before and behind those
 SETTLING = 2048  # cycles at least before, in, and behind those, and four answers of the host
 PATIENCE = 4096  # cycles in which nothing happens, after which nothing is waited for
+
+
+def figures(row: Row | ReadRow, direction: str, payload: int) -> dict[str, int | float | str]:
+    """The columns of a row: what is printed of it, and what its JSON begins with."""
+    return {
+        "direction": direction,
+        "payload": payload,
+        "mtu": row.case.mtu,
+        "kind": row.case.kind,
+        "frames": row.frames,
+        "dropped": row.dropped,
+        "cycles": row.cycles,
+        "gbps": row.gbps,
+        "ceiling_gbps": row.case.ceiling_gbps,
+        "percent": row.percent,
+        "messages_per_second": row.messages_per_second,
+    }
 
 
 @dataclass(frozen=True)
@@ -55,19 +75,7 @@ class Row:
         return self.frames / self.case.datagrams * CLOCK_HZ / self.cycles
 
     def figures(self) -> dict[str, int | float | str]:
-        return {
-            "direction": self.direction,
-            "payload": self.case.payload,
-            "mtu": self.case.mtu,
-            "kind": self.case.kind,
-            "frames": self.frames,
-            "dropped": self.dropped,
-            "cycles": self.cycles,
-            "gbps": self.gbps,
-            "ceiling_gbps": self.case.ceiling_gbps,
-            "percent": self.percent,
-            "messages_per_second": self.messages_per_second,
-        }
+        return figures(self, self.direction, self.case.payload)
 
 
 @dataclass(frozen=True)

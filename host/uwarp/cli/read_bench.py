@@ -36,21 +36,11 @@ from uwarp.verbs import (
     QPInitAttr,
     SendWR,
 )
-from uwarp.wire import (
-    CRC_OCTETS,
-    ETHERNET,
-    IPV4,
-    UDP,
-    Opcode,
-    Segment,
-    UdpFrame,
-    header_size,
-    segments,
-    wire_octets,
-)
+from uwarp.wire import Opcode, Segment, UdpFrame, segments
 
 from .arguments import Failure
-from .workload import CLOCK_HZ, IP, MAC, OCTETS_PER_CYCLE, PEER_IP, PEER_MAC
+from .measure import figures
+from .workload import CLOCK_HZ, IP, MAC, PEER_IP, PEER_MAC, datagram_cycles
 
 __all__ = ["LENGTH", "ReadCase", "ReadRow", "measure_reads"]
 
@@ -85,8 +75,7 @@ class ReadCase:
     @property
     def wire_cycles(self) -> float:
         """What one response takes of the wire's time."""
-        headers = ETHERNET.size + IPV4.size + UDP.size + header_size(RESPONSE) + CRC_OCTETS
-        return sum(wire_octets(headers + octets) for octets in self.payloads) / OCTETS_PER_CYCLE
+        return sum(datagram_cycles(RESPONSE, octets) for octets in self.payloads)
 
     @property
     def ceiling_gbps(self) -> float:
@@ -117,20 +106,9 @@ class ReadRow:
         return self.octets / LENGTH * CLOCK_HZ / self.cycles
 
     def figures(self) -> dict[str, int | float | str]:
-        return {
-            "direction": "rx",
-            "payload": max(self.case.payloads),
-            "mtu": self.case.mtu,
-            "kind": self.case.kind,
+        return figures(self, "rx", max(self.case.payloads)) | {
             "length": LENGTH,
             "open": self.case.open,
-            "frames": self.frames,
-            "dropped": self.dropped,
-            "cycles": self.cycles,
-            "gbps": self.gbps,
-            "ceiling_gbps": self.case.ceiling_gbps,
-            "percent": self.percent,
-            "messages_per_second": self.messages_per_second,
             "round_trip_cycles": self.round_trip,
         }
 

@@ -56,6 +56,12 @@ OCTETS_PER_CYCLE = 8  # 10 Gb/s at 156.25 MHz
 CLOCK_HZ = Parameters().clock_hz
 
 
+def datagram_cycles(opcode: Opcode, payload: int) -> float:
+    """What one datagram takes of the wire's time, its gap included."""
+    headers = ETHERNET.size + IPV4.size + UDP.size + header_size(opcode)
+    return wire_octets(headers + payload + CRC_OCTETS) / OCTETS_PER_CYCLE
+
+
 @dataclass(frozen=True)
 class Case:
     """Datagrams of ``payload`` octets each, ``datagrams`` a message, to ``qps`` queue pairs.
@@ -93,8 +99,7 @@ class Case:
     @property
     def wire_cycles(self) -> float:
         """What one frame takes of the wire's time, its gap included."""
-        headers = ETHERNET.size + IPV4.size + UDP.size + header_size(self.opcode)
-        return wire_octets(headers + self.payload + CRC_OCTETS) / OCTETS_PER_CYCLE
+        return datagram_cycles(self.opcode, self.payload)
 
     @property
     def ceiling_gbps(self) -> float:
