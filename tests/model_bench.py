@@ -19,6 +19,7 @@ from uwarp.contract import (
     Counter,
     CqeFlag,
     Parameters,
+    Status,
 )
 from uwarp.model import Rnic
 from uwarp.wire import Opcode, Segment, UdpFrame
@@ -72,6 +73,31 @@ class Bench:
     def only_cqe(self, cq: int = 0) -> SimpleNamespace:
         (cqe,) = self.host.poll_all(cq)
         return cqe
+
+    def check_map(
+        self, region: Region, offset: int, data: bytes, cqe: SimpleNamespace, seed: int
+    ) -> None:
+        """Of a message of ``data`` at ``offset`` the granules that ``cqe`` and the map in memory
+        call valid hold its octets, all else what was there before; ``cqe.valid`` counts them."""
+        length = len(data)
+        first, last = offset // 64, (offset + length - 1) // 64
+        octets = bytearray(self.memory.read(region.map_address, last // 8 + 1))
+        octets[first // 8], octets[last // 8] = cqe.head_map, cqe.tail_map
+        bits = int.from_bytes(octets, "little")
+        placed = self.octets(region)
+        valid = 0
+        for granule in range(first, last + 1):
+            low, high = max(64 * granule, offset), min(64 * granule + 64, offset + length)
+            expected = data[low - offset : high - offset]
+            if bits >> granule & 1:
+                valid += high - low
+            else:
+                expected = bytes([FILL]) * (high - low)
+            assert placed[low:high] == expected, f"granule {granule}, seed {seed}"
+        assert cqe.valid == valid
+        assert (cqe.status == Status.SUCCESS) == (valid == length)
+        assert placed[:offset] == bytes([FILL]) * offset
+        assert set(placed[offset + length :]) == {FILL}
 
     def octets(self, region: Region, offset: int = 0, length: int | None = None) -> bytes:
         return self.memory.read(

@@ -28,7 +28,6 @@ from tests.host import (
     record,
 )
 from tests.model_bench import (
-    FILL,
     PORT,
     QPN,
     TIMEOUT,
@@ -962,23 +961,6 @@ class TestTwoNics:
         two.advance_ticks(TIMEOUT)
         cqe = two.only_cqe()
         assert cqe.source_ip == 0xFFFF << 32 | IPV4 and cqe.source_port == PORT
-        first, last = offset // 64, (offset + length - 1) // 64
-        octets = bytearray(two.memory.read(target.map_address, last // 8 + 1))
-        octets[first // 8], octets[last // 8] = cqe.head_map, cqe.tail_map
-        number = int.from_bytes(octets, "little")
-        placed = two.octets(target)
-        valid = 0
-        for granule in range(first, last + 1):
-            low, high = max(64 * granule, offset), min(64 * granule + 64, offset + length)
-            expected = data[low - offset : high - offset]
-            if number >> granule & 1:
-                valid += high - low
-            else:
-                expected = bytes([FILL]) * (high - low)
-            assert placed[low:high] == expected, f"granule {granule}, seed {seed}"
-        assert cqe.valid == valid
-        assert (cqe.status == Status.SUCCESS) == (valid == length)
-        assert placed[:offset] == bytes([FILL]) * offset
-        assert set(placed[offset + length :]) == {FILL}
+        two.check_map(target, offset, data, cqe, seed)
         one.host.check_sum()
         two.host.check_sum()

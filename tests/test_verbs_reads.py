@@ -488,6 +488,25 @@ def test_read_that_the_device_cannot_keep_account_of() -> None:
 # The end of a QP, of a region
 
 
+def end(qp: QP, how: str) -> None:
+    """Close the QP, or bring it to the error state, or to reset."""
+    if how == "close":
+        qp.close()
+    else:
+        state = IBV_QPS_ERR if how == "error" else IBV_QPS_RESET
+        qp.modify(QPAttr(qp_state=state), IBV_QP_STATE)
+
+
+def check_reads_again(pair: Pair) -> None:
+    """The first QP, which was reset."""
+    one = pair.one
+    one.qp.to_rts(QPAttr(timeout_us=30))
+    sink, source = regions(pair, 4096)
+    one.qp.post_send(read(one, sink, source, 4000, wr_id=7))
+    (wc,) = one.take(1)
+    assert (wc.wr_id, wc.status) == (7, IBV_WC_SUCCESS)
+
+
 def posted(pair: Pair, count: int) -> MR:
     """The sink of ``count`` Reads that nobody answers, wr_id 0 upward."""
     one = pair.one
@@ -508,11 +527,7 @@ def test_p37_each_open_read_completes_once(kind: str, how: str) -> None:
     pair.link.run(2000)
     assert one.settle(100) == []
     before = one.context.time
-    if how == "close":
-        one.qp.close()
-    else:
-        state = IBV_QPS_ERR if how == "error" else IBV_QPS_RESET
-        one.qp.modify(QPAttr(qp_state=state), IBV_QP_STATE)
+    end(one.qp, how)
     assert one.context.time - before < 30_000
     found = one.settle(2000)
     assert [(wc.wr_id, wc.status) for wc in found] == [
@@ -520,11 +535,7 @@ def test_p37_each_open_read_completes_once(kind: str, how: str) -> None:
     ]
     assert all(wc.opcode == IBV_WC_RDMA_READ and wc.byte_len == 0 for wc in found)
     if how == "reset":
-        one.qp.to_rts(QPAttr(timeout_us=30))
-        sink, source = regions(pair, 4096)
-        one.qp.post_send(read(one, sink, source, 4000, wr_id=7))
-        (wc,) = one.take(1)
-        assert (wc.wr_id, wc.status) == (7, IBV_WC_SUCCESS)
+        check_reads_again(pair)
     pair.close()
 
 
@@ -535,21 +546,13 @@ def test_p37_reads_that_wait_for_a_tracker_are_flushed(how: str) -> None:
     one = pair.one
     posted(pair, 6)
     pair.link.run(2000)
-    if how == "close":
-        one.qp.close()
-    else:
-        state = IBV_QPS_ERR if how == "error" else IBV_QPS_RESET
-        one.qp.modify(QPAttr(qp_state=state), IBV_QP_STATE)
+    end(one.qp, how)
     found = one.settle(3000)
     assert sorted(wc.wr_id for wc in found) == list(range(6))
     assert {wc.status for wc in found} <= {IBV_WC_PARTIAL, IBV_WC_WR_FLUSH_ERR}
     assert IBV_WC_WR_FLUSH_ERR in {wc.status for wc in found}
     if how == "reset":
-        one.qp.to_rts(QPAttr(timeout_us=30))
-        sink, source = regions(pair, 4096)
-        one.qp.post_send(read(one, sink, source, 4000, wr_id=7))
-        (wc,) = one.take(1)
-        assert (wc.wr_id, wc.status) == (7, IBV_WC_SUCCESS)
+        check_reads_again(pair)
     pair.close()
 
 

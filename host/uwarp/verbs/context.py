@@ -29,7 +29,16 @@ from uwarp.contract import (
     doorbell_address,
 )
 from uwarp.device.base import Device
-from uwarp.wire import ip_number, ip_text, ipv4_number, ipv4_of, ipv4_text, mac_number, mac_text
+from uwarp.wire import (
+    ip_number,
+    ip_text,
+    ipv4_number,
+    ipv4_of,
+    ipv4_text,
+    is_group_mac,
+    mac_number,
+    mac_text,
+)
 
 from .addressing import GID
 from .allocator import MapAllocator, Numbers
@@ -464,7 +473,11 @@ def _address(kind: str, value: str | int) -> int:
         number = parse(value) if isinstance(value, str) else value
     except ValueError as error:
         raise refuse(str(error)) from None
-    multicast = {"mac": number >> 40 & 1, "ipv4": number >> 28 >= 0xE, "ipv6": number >> 120 == 255}
+    multicast = {
+        "mac": is_group_mac(number),
+        "ipv4": number >> 28 >= 0xE,
+        "ipv6": number >> 120 == 255,
+    }
     foreign = kind == "ipv6" and ipv4_of(number) is not None
     if not 0 < number < 1 << bits or multicast[kind] or foreign:
         raise refuse(f"{kind} is {value!r}; it takes the address of one station")
