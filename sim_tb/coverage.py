@@ -35,6 +35,7 @@ from uwarp.wire import (
     Segment,
     UdpFrame,
     ipv4_of,
+    is_group_mac,
     mapped_ipv4,
     vlan_octets,
 )
@@ -301,7 +302,7 @@ def _of_headers(h: _Headers, end: Counter) -> Iterator[str]:
         case Counter.DROP_OVERSIZE:
             yield "2.4 oversize, " + ("tags" if h.tags else "no tag")
         case Counter.DROP_MAC_FILTER:
-            yield f"2.5 other {'group' if h.mac >> 40 & 1 else 'unicast'} MAC, dropped"
+            yield f"2.5 other {'group' if is_group_mac(h.mac) else 'unicast'} MAC, dropped"
         case Counter.DROP_IP_HEADER:
             yield f"2.7 {h.family}, {_wrong_ip(h)}"
         case Counter.DROP_IP_CHECKSUM:
@@ -371,7 +372,7 @@ def _passed(h: _Headers) -> Iterator[str]:
 def _managed(h: _Headers, mac: int) -> Iterator[str]:
     """Why a frame went to the management port."""
     if h.mac not in (mac, BROADCAST_MAC):
-        yield f"2.5 other {'group' if h.mac >> 40 & 1 else 'unicast'} MAC, wanted"
+        yield f"2.5 other {'group' if is_group_mac(h.mac) else 'unicast'} MAC, wanted"
     elif not h.family:
         yield "2.6 a third tag" if h.ethertype in (0x8100, 0x88A8) else "2.6 other EtherType"
 
@@ -397,7 +398,7 @@ class _Seen:
 
     def _finds_members(self) -> bool:
         h = self.headers
-        if not h.mac >> 40 & 1 or not hasattr(h, "dest_port"):
+        if not is_group_mac(h.mac) or not hasattr(h, "dest_port"):
             return False
         return bool(self.nic._tables.members_of(h.destination, h.dest_port))
 
@@ -431,7 +432,7 @@ class _Seen:
                 yield from self._management()
             case Counter.RX_PLACED if self.longest:
                 yield "2.4 the longest that fits, placed"
-        strange = headers.mac >> 40 & 1 and headers.mac != BROADCAST_MAC
+        strange = is_group_mac(headers.mac) and headers.mac != BROADCAST_MAC
         if strange and end in (Counter.DROP_MAC_FILTER, Counter.RX_MANAGEMENT):
             yield from self._no_group()
         if self.of_group:

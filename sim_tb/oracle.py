@@ -221,11 +221,7 @@ class Oracle:
         region = self._regions[entry.stag >> 8]
         assert allowed and entry.mlen <= length, f"{length} octets posted: {entry}"
         assert region.dma + entry.base_to - region.base_to == address, f"{address:#x}: {entry}"
-        valid, sure = self._valid(entry, mapped)
-        assert int(valid.sum()) == entry.valid or not sure, f"{int(valid.sum())} in {entry}"
-        placed = [(item.mo, item) for item in own]
-        self._check_covered(entry, valid, placed)
-        self._check_octets(entry, valid, placed)
+        self._check_placed(entry, mapped, own)
 
     def _check_read(self, entry: SimpleNamespace, mapped: list[SimpleNamespace]) -> None:
         """A Read's octets are those of answers that came for it, where its WQE said."""
@@ -238,7 +234,7 @@ class Oracle:
         assert (entry.stag, entry.base_to) == place, f"of {request}: {entry}"
         name = Name(entry.qpn, entry.source_ip, entry.source_port, entry.msn)
         own = [
-            (item.segment.mo, item.segment)
+            item.segment
             for item in self._placements
             if item.name == name
             and item.segment.opcode is Opcode.READ_RESPONSE_RECORD
@@ -246,10 +242,17 @@ class Oracle:
             and item.segment.mlen == entry.mlen
             and item.segment.mo + len(item.segment.payload) <= entry.mlen
         ]
+        self._check_placed(entry, mapped, own)
+
+    def _check_placed(
+        self, entry: SimpleNamespace, mapped: list[SimpleNamespace], own: list[Segment]
+    ) -> None:
+        """What a message's map calls valid came with its segments, each placed by its MO."""
         valid, sure = self._valid(entry, mapped)
         assert int(valid.sum()) == entry.valid or not sure, f"{int(valid.sum())} in {entry}"
-        self._check_covered(entry, valid, own)
-        self._check_octets(entry, valid, own)
+        placed = [(item.mo, item) for item in own]
+        self._check_covered(entry, valid, placed)
+        self._check_octets(entry, valid, placed)
 
     @staticmethod
     def _check_covered(

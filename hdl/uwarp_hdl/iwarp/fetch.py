@@ -13,13 +13,14 @@ up. A WQE takes 11 cycles: 8 for its words, 3 for the checks; one with its exten
 checked as their words come, one every other cycle.
 """
 
-from amaranth.hdl import Cat, Const, Module, Mux, Signal
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import (
     INLINE_OCTETS,
     MAX_SGE,
+    MIN_MTU,
     SEND_WQE,
     SEND_WQE_EXTENSION,
     Access,
@@ -56,6 +57,7 @@ __all__ = [
     "OVERHEAD",
     "STATUS_WIDTH",
     "WqeFetch",
+    "clamped_mtu",
     "message_layout",
     "piece_layout",
 ]
@@ -88,6 +90,12 @@ IPV6_OVERHEAD = IPV6.size - IPV4.size
 
 _POSTED = tuple(opcode for opcode in OVERHEAD if opcode != Opcode.READ_RESPONSE_RECORD)
 _UNICAST = (Opcode.WRITE, Opcode.READ_REQUEST, Opcode.WRITE_RECORD)
+
+
+def clamped_mtu(parameters: Parameters, path_mtu: Value) -> Value:
+    """A QP's path MTU as it counts: the nearest one that there may be."""
+    least, most = MIN_MTU, parameters.max_mtu
+    return Mux(path_mtu > most, most, Mux(path_mtu < least, least, path_mtu))
 
 
 def message_layout(parameters: Parameters) -> data.StructLayout:
@@ -258,7 +266,6 @@ class WqeFetch(wiring.Component):
         operation_wrong = Signal()
         length_wrong = Signal()
         status = Signal(STATUS_WIDTH)
-        max_mtu = self._parameters.max_mtu
         mtu = Signal(LENGTH_WIDTH)
 
         told = self.event_requests
@@ -269,12 +276,7 @@ class WqeFetch(wiring.Component):
             with m.State("COLLECT"):
                 m.d.comb += words.o.ready.eq(1)
                 m.d.sync += mtu.eq(
-                    Mux(
-                        context.path_mtu > max_mtu,
-                        max_mtu,
-                        Mux(context.path_mtu < 576, 576, context.path_mtu),
-                    )
-                    - Mux(ipv6, IPV6_OVERHEAD, 0)
+                    clamped_mtu(self._parameters, context.path_mtu) - Mux(ipv6, IPV6_OVERHEAD, 0)
                 )
                 with m.If(taken):
                     m.d.sync += [failed.eq(unreadable), count.eq(count + 1)]

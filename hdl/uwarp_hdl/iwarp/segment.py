@@ -33,6 +33,7 @@ from .fetch import (
     LENGTH_WIDTH,
     OVERHEAD,
     STATUS_WIDTH,
+    clamped_mtu,
     message_layout,
     piece_layout,
 )
@@ -251,6 +252,7 @@ class Segmenter(wiring.Component):
         headers = Signal(range(256))
         single = Signal()
         length = Signal(LENGTH_WIDTH)
+        offers = Signal()  # the segment, if it is not taken
         segment_taken = Signal()
         opening_taken = Signal()
         sweep = Signal(range(n_lists))
@@ -334,6 +336,10 @@ class Segmenter(wiring.Component):
             job.final.eq(enough),
             job.qpn.eq(message.qpn),
         ]
+        segment_done = segment_taken | self.segments.ready
+        m.d.comb += self.segments.valid.eq(offers & ~segment_taken)
+        with m.If(offers):
+            m.d.sync += segment_taken.eq(segment_done)
         asked = self.read_openings.p
         m.d.comb += [
             asked.qpn.eq(message.qpn),
@@ -445,7 +451,6 @@ class Segmenter(wiring.Component):
                     m.next = "IDLE"
 
             with m.State("LIST"):
-                max_mtu, path_mtu = self._parameters.max_mtu, self.qp.row.path_mtu
                 m.d.sync += [
                     row.eq(row_read.data),
                     sends.eq(
@@ -455,7 +460,7 @@ class Segmenter(wiring.Component):
                     ),
                     in_reset.eq(self.qp.row.state == QpState.RESET),
                     udp_port.eq(self.qp.row.udp_port),
-                    mtu.eq(Mux(path_mtu > max_mtu, max_mtu, Mux(path_mtu < 576, 576, path_mtu))),
+                    mtu.eq(clamped_mtu(self._parameters, self.qp.row.path_mtu)),
                 ]
                 m.next = "LOAD"
 
@@ -518,15 +523,14 @@ class Segmenter(wiring.Component):
                 m.next = "EMIT"
 
             with m.State("EMIT"):
-                segment_done = segment_taken | self.segments.ready
                 opening_done = opening_taken | self.read_openings.ready | ~frame | ~reads
                 read_done = ~frame | (needed == 0) | self.reads.ready
                 m.d.comb += [
-                    self.segments.valid.eq(~segment_taken),
+                    offers.eq(1),
                     self.read_openings.valid.eq(frame & reads & ~opening_taken),
                     self.reads.valid.eq(frame & (needed != 0)),
                 ]
-                m.d.sync += [segment_taken.eq(segment_done), opening_taken.eq(opening_done)]
+                m.d.sync += opening_taken.eq(opening_done)
                 with m.If(self.read_openings.valid & self.read_openings.ready):
                     m.d.sync += opening.eq(_OPENING_CYCLES)
                 with m.If(self.reads.valid & self.reads.ready):
@@ -544,18 +548,15 @@ class Segmenter(wiring.Component):
                     m.next = "END"
 
             with m.State("NEXT_PIECE"):
-                m.d.comb += piece_read.addr.eq(Cat(row.piece, row.head))
-                m.d.sync += segment_taken.eq(segment_taken | self.segments.ready)
-                m.d.comb += self.segments.valid.eq(~segment_taken)
+                m.d.comb += [offers.eq(1), piece_read.addr.eq(Cat(row.piece, row.head))]
                 m.next = "NEXT_LOAD"
 
             with m.State("NEXT_LOAD"):
+                m.d.comb += offers.eq(1)
                 m.d.sync += [
                     address.eq(piece_read.data.address),
                     left.eq(piece_read.data.length),
-                    segment_taken.eq(segment_taken | self.segments.ready),
                 ]
-                m.d.comb += self.segments.valid.eq(~segment_taken)
                 m.next = "EMIT"
 
             with m.State("END"):

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from uwarp.contract import Counter, Parameters
+from uwarp.contract import MIN_MTU, Counter, Parameters
 from uwarp.device import Fate, Impairments, Link, WireRecord, open_link
 from uwarp.verbs import MR, Context
 from uwarp.wire import DEFAULT_GRANULE, Opcode, segment_room
@@ -157,8 +157,8 @@ _END = object()
 def run(options: argparse.Namespace) -> int:
     """The demo. Returns 0 if every check holds, else 1. Raises UsageError, Failure, OSError."""
     parameters = Parameters()
-    if not 576 <= options.mtu <= parameters.max_mtu:
-        raise UsageError(f"--mtu is {options.mtu}; it takes 576 to {parameters.max_mtu}")
+    if not MIN_MTU <= options.mtu <= parameters.max_mtu:
+        raise UsageError(f"--mtu is {options.mtu}; it takes {MIN_MTU} to {parameters.max_mtu}")
     if options.trace is not None and options.device != "rtl":
         raise UsageError("--trace needs the gateware: --device rtl")
     data, raster, name = _source(options.file)

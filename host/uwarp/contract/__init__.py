@@ -24,7 +24,7 @@ from .enums import (
     Table,
     WqeFlag,
 )
-from .parameters import BURST_WORDS, Parameters
+from .parameters import BURST_WORDS, MIN_MTU, Parameters
 from .registers import (
     ADDRESS_BITS,
     DOORBELL_BASE,
@@ -73,6 +73,7 @@ __all__ = [
     "INLINE_OCTETS",
     "MAGIC",
     "MAX_SGE",
+    "MIN_MTU",
     "MODERATION_ENTRY",
     "PORT_ENTRY",
     "QP_ENTRY",

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["BURST_WORDS", "Parameters"]
+__all__ = ["BURST_WORDS", "MIN_MTU", "Parameters"]
 
 #: Words of 8 octets of the longest DMA burst; none crosses a multiple of as many (section 8).
 BURST_WORDS = 16
+
+#: Octets of the IP datagram that every path takes (RFC 791, section 3.1).
+MIN_MTU = 576
 
 
 def _power_of_two(name: str, value: int, low: int, high: int) -> None:
@@ -43,8 +46,8 @@ class Parameters:
         _power_of_two("n_group", self.n_group, 2, 256)
         _power_of_two("n_read", self.n_read, 2, 64)
         _power_of_two("map_bits", self.map_bits, 1024, 1 << 24)
-        if not 576 <= self.max_mtu <= 9216:
-            raise ValueError(f"max_mtu is {self.max_mtu}; it takes 576 to 9216")
+        if not MIN_MTU <= self.max_mtu <= 9216:
+            raise ValueError(f"max_mtu is {self.max_mtu}; it takes {MIN_MTU} to 9216")
 
     @property
     def n_cq(self) -> int:

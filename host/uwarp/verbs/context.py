@@ -14,6 +14,7 @@ from uwarp.contract import (
     INLINE_OCTETS,
     MAGIC,
     MAX_SGE,
+    MIN_MTU,
     TABLES,
     TICK_CYCLES,
     VERSION,
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
 
 __all__ = ["PD", "Context", "DeviceAttr", "PortAttr"]
 
-MIN_MTU = 576
 MAX_EVENTS = 4096  # that nobody has asked for; older ones are forgotten
 SETTLE_CYCLES = 8192  # two of the longest datagrams through the pipeline, with the bus busy
 STALL_SECONDS = 10.0  # without the device's clock moving

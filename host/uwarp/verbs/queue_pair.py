@@ -10,6 +10,7 @@ from dataclasses import replace
 from uwarp.contract import (
     INLINE_OCTETS,
     MAX_SGE,
+    MIN_MTU,
     QP_ENTRY,
     RECV_WQE,
     SEND_WQE,
@@ -26,7 +27,7 @@ from . import enums as e
 from .addressing import GID, PeerFilter
 from .attributes import QPAttr, QPInitAttr
 from .completion import CQ
-from .context import MIN_MTU, PD
+from .context import PD
 from .descriptors import recv_wqe, send_wqe
 from .errors import VerbsRDMAError, refuse
 from .lifetime import Resource
