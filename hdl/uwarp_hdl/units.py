@@ -29,9 +29,11 @@ from .iwarp.place import Placer
 from .iwarp.receive import DatagramReceiver
 from .iwarp.receive_prefetch import ReceivePrefetch, default_depth
 from .iwarp.receive_queue import ReceiveQueue
+from .iwarp.responder import Responder
 from .iwarp.scheduler import SendScheduler
 from .iwarp.segment import Segmenter
 from .iwarp.snapshot import MapSnapshot
+from .iwarp.token_bucket import TokenBuckets
 from .iwarp.trackers import Trackers
 from .iwarp.transmit import TransmitPath
 from .iwarp.validity_map import ValidityMap
@@ -76,6 +78,8 @@ UNITS: dict[str, Factory] = {
     "receive_side": ReceiveSide,
     "send_scheduler": SendScheduler,
     "wqe_fetch": WqeFetch,
+    "responder": Responder,
+    "token_buckets": TokenBuckets,
     "segmenter": Segmenter,
     "payload_reader": PayloadReader,
     "frame_builder": FrameBuilder,
