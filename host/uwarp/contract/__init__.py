@@ -56,6 +56,7 @@ from .tables import (
     TABLES,
     port_rows,
 )
+from .terminates import TERMINATE_CODES, TERMINATE_TICKS, Terminated
 
 __all__ = [
     "ADDRESS_BITS",
@@ -83,6 +84,8 @@ __all__ = [
     "SEND_WQE",
     "SEND_WQE_EXTENSION",
     "TABLES",
+    "TERMINATE_CODES",
+    "TERMINATE_TICKS",
     "TICK_CYCLES",
     "VERSION",
     "Access",
@@ -103,6 +106,7 @@ __all__ = [
     "Status",
     "Structure",
     "Table",
+    "Terminated",
     "WqeFlag",
     "counter_address",
     "doorbell_address",

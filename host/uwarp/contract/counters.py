@@ -61,6 +61,7 @@ class Counter(IntEnum):
     EVENTS_LOST = 44
     DMA_ERRORS = 45
     RX_COPIES = 46
+    TX_TERMINATES = 47
 
 
 COUNTER_MEANINGS: dict[Counter, str] = {
@@ -87,7 +88,7 @@ COUNTER_MEANINGS: dict[Counter, str] = {
     Counter.DROP_OWN_GROUP: "sent to a group by the queue pair itself",
     Counter.DROP_PEER: "sender not whom the queue pair listens to",
     Counter.DROP_QP_OPCODE: "opcode not accepted by the queue pair",
-    Counter.DROP_UNTAGGED_QN: "queue number not 0, of a Read Request not 1",
+    Counter.DROP_UNTAGGED_QN: "queue number not 0; of a Read Request not 1, of a Terminate not 2",
     Counter.DROP_MESSAGE_LENGTH: "message offset and payload exceed the message length",
     Counter.DROP_SEND_SEGMENTED: "Send of several datagrams, and the posted receive has no map",
     Counter.DROP_STAG_INVALID: "STag names no region",
@@ -108,9 +109,10 @@ COUNTER_MEANINGS: dict[Counter, str] = {
     Counter.CQES: "completions written",
     Counter.MESSAGES_PARTIAL: "messages completed as partial",
     Counter.EVENTS: "events written",
-    Counter.EVENTS_LOST: "events that found the event ring full, or no ring",
+    Counter.EVENTS_LOST: "events that found the event ring full, no ring, or no place to wait",
     Counter.DMA_ERRORS: "DMA bursts that were answered with an error",
     Counter.RX_COPIES: "datagrams to a group beyond the first: one for each member but one",
+    Counter.TX_TERMINATES: "Terminates among TX_FRAMES",
 }
 
 DROPS: tuple[Counter, ...] = tuple(item for item in Counter if item.name.startswith("DROP_"))

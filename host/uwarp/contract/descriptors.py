@@ -121,15 +121,21 @@ CQE = Structure(
 
 EVENT = Structure(
     "event",
-    16,
+    32,
     "One asynchronous event. The phase bit works as in a CQE, with the event ring's own index.",
     (
         Field("type", 8, "EventType"),
-        Field("_reserved0", 8),
+        Field("time_high", 8, "upper 8 bits of the time"),
         Field("number", 16, "row of the QP or CQ spoken of"),
-        Field("_reserved1", 32),
-        Field("_reserved2", 16),
-        Field("time", 47, "when it was written, in NIC clock cycles"),
+        Field("msn", 32, "MSN of the Terminate, else 0"),
+        Field("source_ip", 128, "its sender: IPv6 address, or IPv4 mapped into it; else 0"),
+        Field("source_port", 16, "its UDP port, else 0"),
+        Field("code", 16, "upper half of its control word: layer, etype and code; else 0"),
+        Field(
+            "time_low",
+            31,
+            "lower 31 bits of the time when it was written, in units of 256 NIC clock cycles",
+        ),
         Field("phase", 1, "see above"),
     ),
 )

@@ -106,3 +106,4 @@ class EventType(IntEnum):
     DMA_WRITE = 2  # QP: a write of payload or map was answered with an error; the QP has failed
     DMA_READ = 3  # QP: a read of a WQE or of payload was answered with an error
     DMA_CQE = 4  # CQ: the write of a CQE was answered with an error
+    TERMINATE = 5  # QP: a peer's Terminate came

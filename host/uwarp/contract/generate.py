@@ -33,6 +33,7 @@ from .registers import (
 )
 from .structure import Field, Structure
 from .tables import TABLES
+from .terminates import TERMINATE_CODES, TERMINATE_TICKS, Terminated
 
 __all__ = ["c_header", "main", "register_reference"]
 
@@ -136,6 +137,7 @@ def c_header() -> str:
         _define("VERSION", VERSION, digits=8),
         f"#define UWARP_ADDRESS_BITS {ADDRESS_BITS}u",
         f"#define UWARP_TICK_CYCLES {TICK_CYCLES}u",
+        f"#define UWARP_TERMINATE_TICKS {TERMINATE_TICKS}u",
         "",
         *_c_registers(),
         "",
@@ -176,7 +178,7 @@ def _field_row(position: int, item: Field) -> tuple[str, str, str, str]:
     bits = f"{position}" if item.width == 1 else f"{position} to {last}"
     octet = f"{position // 8}" if position % 8 == 0 and item.width % 8 == 0 else ""
     name = "" if item.is_padding else f"`{item.name}`"
-    return bits, octet, name, item.meaning or "reserved, 0"
+    return bits, octet, name, item.meaning or ("reserved, 0" if item.is_padding else "")
 
 
 def _structure_text(structure: Structure) -> Iterator[str]:
@@ -249,6 +251,21 @@ def register_reference() -> str:
     lines += ["## Numbers", ""]
     for kind in _ENUMS:
         lines += _enum_text(kind)
+    lines += [
+        "## Terminates",
+        "",
+        "Upper half of the control word (layer, etype, code) for what ended in these counters.",
+        f"At least {TERMINATE_TICKS} ticks are between two Terminates of a device.",
+        "",
+    ]
+    kinds_told = tuple(kind.name.lower().replace("_", " ") for kind in Terminated)
+    lines += _table(
+        ("counter", *kinds_told),
+        (
+            (f"`{item.name}`", *(f"0x{codes[kind]:04X}" for kind in Terminated))
+            for item, codes in TERMINATE_CODES.items()
+        ),
+    )
     lines += ["## Counters", "", "Counter i is the pair of registers at COUNTERS_LOW + 8 i.", ""]
     lines += _table(
         ("i", "address", "counter", "counts"),
