@@ -29,8 +29,9 @@ from sim_tb.trials import (
 from uwarp.contract import Access, Counter, Table
 from uwarp.device import build
 from uwarp.model import MemoryFault, Rnic
+from uwarp.model.answers import Answer, Answers
 from uwarp.model.closed import ClosedMessages, Kind, MessageName
-from uwarp.model.reads import Response, Responses
+from uwarp.model.reads import Response
 from uwarp.model.receive import Receiver
 from uwarp.model.tables import QueuePair, RegionRow
 from uwarp.model.trackers import Tracker, Trackers
@@ -165,17 +166,19 @@ class Deaf(Rnic):
         self.deaf |= len(frame) > 9014
 
 
-class _Prying(Responses):
+class _Prying(Answers):
     """Answers with octets that begin one behind those that were asked for."""
 
-    def add(self, response: Response) -> None:
-        super().add(replace(response, address=response.address + 1))
+    def add(self, answer: Answer) -> None:
+        if isinstance(answer, Response):
+            answer = replace(answer, address=answer.address + 1)
+        super().add(answer)
 
 
 class Prying(Rnic):
     def soft_reset(self) -> None:
         super().soft_reset()
-        self._receiver._responses.__class__ = _Prying
+        self._receiver._answers.__class__ = _Prying
 
 
 class _Boundless(Receiver):
