@@ -1,4 +1,4 @@
-"""Wide send rings, Reads, groups, loopback and Terminates: scenarios on the gateware beside the model.
+"""Wide send rings, Reads, groups, loops and Terminates: scenarios on the gateware and the model.
 
 P27, P29, P38, P39, P43 are among them; ``tests/test_bench_nic.py`` plays most of them with stalls
 on every port.
