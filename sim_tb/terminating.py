@@ -1,5 +1,6 @@
 """Scenarios of Terminates: told to peers for what a queue pair does not take, and told by peers."""
 
+import itertools
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -113,20 +114,25 @@ def _refusals(stage: Stage, source: Region) -> list[Refusal]:
     return found
 
 
-def _kind(segment: Segment) -> tuple[bool, bool]:
-    return segment.tagged, segment.opcode is Opcode.READ_REQUEST
+def _in_turns(refusals: list[Refusal]) -> list[Refusal]:
+    """One of each kind of datagram, then another of each, as long as there are any."""
+    kinds: dict[tuple[bool, bool], list[Refusal]] = {}
+    for item in refusals:
+        kind = item.segment.tagged, item.segment.opcode is Opcode.READ_REQUEST
+        kinds.setdefault(kind, []).append(item)
+    turns = itertools.zip_longest(*kinds.values())
+    return [item for turn in turns for item in turn if item is not None]
 
 
 async def terminated(stage: Stage, count: int) -> None:
-    """So many of the refusals, one of each kind of datagram first, each told to who sent it."""
+    """So many of the refusals, each told to who sent it; the first six are of each kind of datagram
+    over either IP."""
     rng = stage.rng
     await _reporters(stage)
     every = _refusals(stage, await readable(stage))
     assert len(every) == REFUSALS
     rng.shuffle(every)
-    firsts = {_kind(item.segment): item for item in reversed(every)}.values()
-    chosen = [*firsts, *(item for item in every if item not in firsts)][:count]
-    for number, refusal in enumerate(chosen):
+    for number, refusal in enumerate(_in_turns(every)[:count]):
         if number:
             await stage.wait(_ENOUGH)
         if refusal.receive is not None:

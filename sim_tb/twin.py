@@ -200,14 +200,18 @@ class Twin:
         await self.write_register(Register.EVENT_RING, 1 << 8 | log2)
 
     def events(self, side: Side) -> list[SimpleNamespace]:
-        """The event rings as they stand, the oldest first, without times."""
+        """What is in the event rings, the oldest first, without times; those of one type in their
+        order: an event of another may overtake them."""
         found = []
         for ring in self._event_rings:
-            for place in ring[:: EVENT.size]:
-                event = EVENT.unpack(side.memory.read(place, EVENT.size))
+            octets = side.memory.read(ring.start, len(ring))
+            for place in range(0, len(ring), EVENT.size):
+                if not any(octets[place : place + EVENT.size]):
+                    continue
+                event = EVENT.unpack(octets[place : place + EVENT.size])
                 event.time_low = event.time_high = 0
                 found.append(event)
-        return found
+        return sorted(found, key=lambda event: event.type)
 
     async def create_qp(
         self, qpn: int, *, sq_log2: int = 6, rq_log2: int = 6, **fields: int
@@ -299,6 +303,11 @@ class Twin:
         ) or len(self.nic.sent) < len(self.model.sent):
             if patience <= 0:
                 await self._explain(expected, "completions or frames are missing")
+            await self.nic.wait(64)
+            patience -= 64
+        while len(self.events(self.nic)) < len(self.events(self.model)):
+            if patience <= 0:
+                await self._explain(expected, "events are missing")
             await self.nic.wait(64)
             patience -= 64
         await self.nic.wait(100)
