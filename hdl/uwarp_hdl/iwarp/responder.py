@@ -201,7 +201,7 @@ class Responder(wiring.Component):
                 m.next = "TURN"
             with m.State("TURN"):
                 # A turn that began before the marks may still cut a segment.
-                m.d.sync += left.eq(under_way)
+                m.d.sync += left.eq(under_way - self.built)
                 with m.If(self.between & ~self.cut):
                     m.next = "BUILD"
             with m.State("BUILD"):
