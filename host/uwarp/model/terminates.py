@@ -17,7 +17,7 @@ from .clock import Clock
 from .tables import QueuePair
 from .verdict import Datagram
 
-__all__ = ["Report", "Reporter"]
+__all__ = ["Report", "Reporter", "kind_of"]
 
 
 @dataclass(kw_only=True)
@@ -57,11 +57,12 @@ class Reporter:
         if not self._answers.has_room:
             return
         self._last = tick
-        code = TERMINATE_CODES[counter][_kind(datagram)]
+        code = TERMINATE_CODES[counter][kind_of(datagram)]
         self._answers.add(Report(**datagram.answer_fields(), code=code))
 
 
-def _kind(datagram: Datagram) -> Terminated:
+def kind_of(datagram: Datagram) -> Terminated:
+    """The column of the list of codes."""
     if datagram.segment.tagged:
         return Terminated.TAGGED
     if datagram.segment.opcode is Opcode.READ_REQUEST:
