@@ -1,5 +1,5 @@
-"""Sections 3 to 5 of the device behaviour, the opening of Reads (7.7) and what is reported (7.11), in
-plain Python, for the benches of the receive side.
+"""Sections 3 to 5 of the device behaviour, the opening of Reads (7.7) and what is reported (7.11),
+in plain Python, for the benches of the receive side.
 
 Written from the page, item by item, and from nothing else.
 """
@@ -26,6 +26,8 @@ TERMINATE = 0x7
 CODE_BITS = 0
 for _code in (code for codes in TERMINATE_CODES.values() for code in codes.values()):
     CODE_BITS |= _code ^ TERMINATE_CODES[Counter.DROP_QP_OPCODE][Terminated.UNTAGGED]
+REPORTED = dict.fromkeys((WRITE, RECORD, RESPONSE), Terminated.TAGGED)
+REPORTED[READ] = Terminated.READ_REQUEST
 KINDS = {RECORD: "record", READ: "read", RESPONSE: "read"}
 
 
@@ -140,9 +142,7 @@ class Rule:
         ):
             self.reported = tick
             self.waiting += 1
-            kind = Terminated.TAGGED if d["opcode"] in (WRITE, RECORD, RESPONSE) else (
-                Terminated.READ_REQUEST if d["opcode"] == READ else Terminated.UNTAGGED
-            )
+            kind = REPORTED.get(d["opcode"], Terminated.UNTAGGED)
             names = ("qpn", "source_mac", "source_ip", "source_port", "msn")
             report = {name: d[name] for name in names} | {"report": 1, "terminate": 0}
             report["code"] = TERMINATE_CODES[outcome][kind] & CODE_BITS

@@ -17,8 +17,8 @@ OWN6 = 0xFE80 << 112 | 1
 
 
 class TurnsBench(Bench):
-    """Requests and openings of Reads as well. ``opens`` answers openings, ``None`` does not. ``told``
-    are the Terminates that came, taken while ``tells``."""
+    """Requests and openings of Reads as well. ``opens`` answers openings, ``None`` does not.
+    ``told`` are the Terminates that came, taken while ``tells``."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)

@@ -591,11 +591,7 @@ class Dispatch(wiring.Component):
         report, terminate = Signal(), Signal()
         m.d.comb += [
             report.eq(
-                plan.dropped
-                & is_reported(plan.drop)
-                & segment.reports
-                & self.read_room
-                & ~pauses
+                plan.dropped & is_reported(plan.drop) & segment.reports & self.read_room & ~pauses
             ),
             terminate.eq(plan.terminate & ~plan.dropped),
         ]

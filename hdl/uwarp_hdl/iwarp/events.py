@@ -117,8 +117,8 @@ class EventUnit(wiring.Component):
             ]
         # Two multiplexers of two and one behind them are the smallest.
         words = [event.as_value().word_select(index, 64) for index in range(_EVENT_BEATS)]
-        pairs = [Mux(beat_index[0], odd, even) for even, odd in zip(words[::2], words[1::2])]
-        m.d.comb += beat.p.data.eq(Mux(beat_index[1], pairs[1], pairs[0]))
+        first, second = (Mux(beat_index[0], words[at + 1], words[at]) for at in (0, 2))
+        m.d.comb += beat.p.data.eq(Mux(beat_index[1], second, first))
         with m.If(burst.ready):
             m.d.sync += burst.valid.eq(0)
 

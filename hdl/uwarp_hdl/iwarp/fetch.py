@@ -108,8 +108,8 @@ def message_layout(parameters: Parameters) -> data.StructLayout:
     Read ``immediate`` is the sink's lkey and the only piece's address the sink TO. Of a response
     ``immediate`` is the request's MSN, ``address`` its payload's DMA address, and what its QP's row
     says (``room``, ``epoch``) is left to the segmenter. A Terminate is like a response, but the
-    upper half of its ``stag`` is the code, as ``whole_code`` takes it; and whatever ``length`` says,
-    it has no payload.
+    upper half of its ``stag`` is the code, as ``whole_code`` takes it; and it has no payload,
+    whatever ``length`` says.
     """
     return data.StructLayout(
         {

@@ -94,28 +94,30 @@ class Responder(wiring.Component):
         m.submodules.waiting = waiting = Queue(ReadRequest, n_read + _TOLD, direct=False)
 
         waits = Signal(range(n_read + 1))
+        queued = Signal(range(n_read + 1))  # of these, without a slot
         told = Signal(range(_TOLD + 1))
         sweep = Signal(range(n_read + 1))
         arrival = self.requests
         accepted = arrival.valid & waiting.i.ready
         taken = accepted & ~arrival.p.terminate
-        kept = accepted & arrival.p.terminate & (told != _TOLD)
+        loses = arrival.p.terminate & (told == _TOLD)
+        keeps = accepted & arrival.p.terminate & ~loses
         tells = self.terminates.valid & self.terminates.ready
         returned = self.released.valid & self.released.ready
         m.d.comb += [
             self.busy.eq(sweep != n_read),
             self.read_room.eq(waits != n_read),
             waiting.i.p.eq(arrival.p),
-            waiting.i.valid.eq(arrival.valid & ~(arrival.p.terminate & (told == _TOLD))),
+            waiting.i.valid.eq(arrival.valid & ~loses),
             arrival.ready.eq(waiting.i.ready),
-            self.lost.eq(accepted & arrival.p.terminate & (told == _TOLD)),
+            self.lost.eq(accepted & loses),
             self.released.ready.eq(~self.busy & free.i.ready),
             free.i.p.eq(Mux(self.busy, first + sweep, self.released.p)),
             free.i.valid.eq(self.busy | self.released.valid),
         ]
         m.d.sync += [
             waits.eq(waits + taken - returned),
-            told.eq(told + kept - tells),
+            told.eq(told + keeps - tells),
         ]
         with m.If(self.busy):
             m.d.sync += sweep.eq(sweep + 1)
@@ -137,9 +139,7 @@ class Responder(wiring.Component):
             free.o.ready.eq(self.messages.ready & waiting.o.valid & ready),
             message.slot.eq(free.o.p),
             message.qpn.eq(request.qpn),
-            message.opcode.eq(
-                Mux(request.report, Opcode.TERMINATE, Opcode.READ_RESPONSE_RECORD)
-            ),
+            message.opcode.eq(Mux(request.report, Opcode.TERMINATE, Opcode.READ_RESPONSE_RECORD)),
             message.silent.eq(1),
             message.ipv6.eq(~is_mapped_ipv4(request.source_ip)),
             message.length.eq(request.size),
@@ -154,7 +154,8 @@ class Responder(wiring.Component):
             message.granule_mask.eq(DEFAULT_GRANULE - 1),
         ]
         given = self.messages.valid & self.messages.ready
-        self._drop(m, given, request, free.o.p - first, returned, waiting.level != 0)
+        m.d.sync += queued.eq(queued + taken - given)
+        self._drop(m, given, request, free.o.p - first, returned, queued != 0)
         return m
 
     def _drop(self, m, given, request, slot, returned, waits):

@@ -17,9 +17,7 @@ CODE_WIDTH = 16
 
 _CODES = [code for codes in TERMINATE_CODES.values() for code in codes.values()]
 _ALIKE = reduce(and_, _CODES)
-_VARYING = [
-    bit for bit in range(CODE_WIDTH) if (reduce(or_, _CODES) ^ _ALIKE) >> bit & 1
-]
+_VARYING = [bit for bit in range(CODE_WIDTH) if (reduce(or_, _CODES) ^ _ALIKE) >> bit & 1]
 #: Low bits of a counter's number that tell those of TERMINATE_CODES apart.
 _TELLING = next(
     width

@@ -87,8 +87,8 @@ DATAGRAM_FIELDS = {
 }
 """Fields of the datagram, those of the segment by their names in a tagged one. In an untagged one
 ``stag`` holds MLEN, the halves of ``to`` QN and MSN, ``record_msn`` MO, ``record_mo`` the
-immediate or a Terminate's control word. In a Read Request ``record_mo`` is the sink's STag, the two behind it are its TO, and
-``read_size``, ``read_stag`` and ``read_to`` what is to be read."""
+immediate or a Terminate's control word. In a Read Request ``record_mo`` is the sink's STag, the two
+behind it are its TO, and ``read_size``, ``read_stag`` and ``read_to`` what is to be read."""
 
 
 @dataclass(frozen=True)
