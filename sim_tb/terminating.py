@@ -12,6 +12,7 @@ from uwarp.contract import (
     EventType,
     QpState,
     Register,
+    Table,
 )
 from uwarp.wire import Opcode, QueueNumber, Segment, UdpFrame, mapped_ipv4
 
@@ -48,12 +49,15 @@ def terminate(stage: Stage, code: int = 0x1205, quoted: bytes = b"", **fields: i
     return Segment(opcode=Opcode.TERMINATE, payload=payload, **given | fields)
 
 
+def _row(stage: Stage, qpn: int, **fields: int) -> dict[str, int]:
+    row = {"pd": PD, "timeout": LONG, "path_mtu": 1500, "recv_cq": 1, "send_cq": 5, "terminate": 1}
+    row |= {"state": QpState.RTS, "udp_port": stage.port(qpn)}
+    return row | {"opcodes": 0 if qpn == DEAF else ANY_OPCODE} | fields
+
+
 async def _reporters(stage: Stage, **fields: int) -> None:
-    row = {"pd": PD, "timeout": LONG, "path_mtu": 1500, "recv_cq": 1, "send_cq": 5}
-    row |= {"state": QpState.RTS, "terminate": 1, "opcodes": ANY_OPCODE} | fields
     for qpn in (DEAF, HEARING):
-        opcodes = {"opcodes": 0} if qpn == DEAF else {}
-        await stage.create_qp(qpn, udp_port=stage.port(qpn), **row | opcodes)
+        await stage.create_qp(qpn, **_row(stage, qpn, **fields))
         await stage.open_port(stage.port(qpn), qpn)
 
 
@@ -199,38 +203,43 @@ async def waiting(stage: Stage) -> None:
     """A Terminate that waits has the place of a request, and a request that of a Terminate; it is
     dropped with its queue pair.
 
-    The bucket of the queue pair is empty: an answer to a Read has taken what was in it.
+    They wait while the bucket of the queue pair is empty: an answer to a Read takes what is in it.
     """
     source = await readable(stage)
     await _reporters(stage, send_rate=1)
     n_read = stage.parameters.n_read
+    dropped = stage.frame(stage.send(9), HEARING)
 
     def asks(count: int) -> list[bytes]:
         return [stage.frame(read_request(stage, source, n, 1 + n), HEARING) for n in range(count)]
 
-    async def counts() -> tuple[int, int]:
+    async def expect(terminates: int, busy: int, frames: int) -> None:
+        await stage.check()
         counters = await stage.counters(stage.model)
-        return counters[Counter.TX_TERMINATES], counters[Counter.DROP_READ_BUSY]
+        found = counters[Counter.TX_TERMINATES], counters[Counter.DROP_READ_BUSY]
+        assert (*found, len(stage.nic.sent)) == (terminates, busy, frames)
+
+    async def fill_bucket(state: QpState) -> None:
+        """What is dropped is taken up once more, to be dropped."""
+        await stage.write_row(Table.QP, HEARING, **_row(stage, HEARING, send_rate=1, state=state))
+        await stage.wait(2000)
 
     await stage.deliver(asks(1))
-    await stage.check()
-    await stage.deliver([stage.frame(stage.send(9), HEARING), *asks(n_read)])
-    await stage.check()
-    assert await counts() == (0, 1)
+    await expect(0, 0, 1)
+    await stage.deliver([dropped, *asks(n_read)])
+    await expect(0, 1, 1)
     await _close(stage, HEARING)
-    await stage.deliver(asks(n_read))
-    await stage.check()
-    assert await counts() == (0, 1)
+    await fill_bucket(QpState.RTS)
+    await stage.deliver(asks(1))
+    await expect(0, 1, 2)
     await stage.wait(_ENOUGH)
-    await stage.deliver([stage.frame(stage.send(9), HEARING)])
-    await stage.check()
-    await _close(stage, HEARING)
+    await stage.deliver([*asks(n_read), dropped])
+    await expect(0, 1, 2)
     # The one that found no room was not made: there is no need to wait for the next.
-    await _reporters(stage)
-    await stage.deliver([stage.frame(stage.send(9), HEARING)])
-    await stage.check()
-    assert await counts() == (1, 1)
-    assert len(stage.nic.sent) == 2
+    for state in (QpState.RESET, QpState.RTS):
+        await fill_bucket(state)
+    await stage.deliver([dropped])
+    await expect(1, 1, 3)
 
 
 async def _close(stage: Stage, qpn: int) -> None:
