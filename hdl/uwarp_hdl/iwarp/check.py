@@ -1,7 +1,7 @@
 """The checks that need only a datagram, its QP, its region, and for a Send the posted receive.
 
-    datagrams ----+-> rows -> differences -> sums -> granules -> verdict -+-----------> segments
-    read_openings-'    '-> receive (Send) -> region -^                    '-> request -^
+    datagrams ----+-> rows -> differences -> sums -> granules -> verdict --> segments
+    read_openings-'    '-> receive (Send) -> region -^
                        '-> held, span (open Send, Read) -^
 
 Messages, closed or open, are the business of the unit behind (:mod:`.dispatch`); but where a
@@ -17,7 +17,7 @@ from uwarp.contract import Access, Counter, Parameters, QpState
 from uwarp.wire import DEFAULT_GRANULE_LOG2, Opcode, QueueNumber
 
 from ..interfaces import TableReadSignature
-from ..layouts import QP_ROW, REGION_ROW, Datagram, ReadOpening, ReadRequest
+from ..layouts import QP_ROW, REGION_ROW, Datagram, ReadOpening
 from .receive_layouts import (
     DIGEST_WIDTH,
     NO_SENDS,
@@ -40,10 +40,10 @@ def receives(qp):
 class SegmentCheck(wiring.Component):
     """Checks of section 3 of the device behaviour but those that ask for messages and CQ slots.
 
-    One tagged datagram in 7 cycles, a Read Request in 8, a Send in 10 or, after a pause, 11; one of
-    an open Send or of a Read in 12. A Send waits for its WQE if that is not in the cache; and is
-    given out only when the Send before it has met its fate, or for that of an open message every
-    datagram before it.
+    One tagged datagram, Read Request or Terminate in 7 cycles, a Send in 10 or, after a pause, 11;
+    one of an open Send or of a Read in 12. A Send waits for its WQE if that is not in the cache;
+    and is given out only when the Send before it has met its fate, or for that of an open message
+    every datagram before it.
 
     A Read to be opened goes the way of a tagged datagram. It takes turns with those that wait.
 
@@ -54,10 +54,6 @@ class SegmentCheck(wiring.Component):
     -------
     datagrams : In(stream of Datagram)
     read_openings : In(stream of ReadOpening)
-    requests : Out(stream of ReadRequest)
-        One for each Read Request that is given out without ``drop``, before that.
-    read_room : In(1)
-        A Read Request can be taken. Right from 3 cycles after the last.
     qp, region : Out(TableReadSignature)
     failed : In(n_qp)
         QPs that have failed.
@@ -75,8 +71,6 @@ class SegmentCheck(wiring.Component):
             {
                 "datagrams": In(stream.Signature(Datagram)),
                 "read_openings": In(stream.Signature(ReadOpening)),
-                "requests": Out(stream.Signature(ReadRequest)),
-                "read_room": In(1),
                 "qp": Out(TableReadSignature(QP_ROW, exact_log2(parameters.n_qp))),
                 "region": Out(TableReadSignature(REGION_ROW, exact_log2(parameters.n_region))),
                 "failed": In(parameters.n_qp),
@@ -109,6 +103,7 @@ class SegmentCheck(wiring.Component):
         is_opening = Signal()
         is_write = datagram.opcode == Opcode.WRITE
         is_request = datagram.opcode == Opcode.READ_REQUEST
+        is_terminate = datagram.opcode == Opcode.TERMINATE
         is_record = datagram.opcode == Opcode.WRITE_RECORD
         is_response = ~is_opening & (datagram.opcode == Opcode.READ_RESPONSE_RECORD)
         is_send = ~datagram.opcode.matches(*NO_SENDS)
@@ -126,7 +121,6 @@ class SegmentCheck(wiring.Component):
         is_held = Signal()
         doubtful = Signal()  # a message was opened since its tracker was looked at
         is_open = (is_send | is_response) & receives(qp) & self.found
-        is_busy = Signal()
 
         digest = Signal(DIGEST_WIDTH)
         base = Signal(64)
@@ -251,7 +245,6 @@ class SegmentCheck(wiring.Component):
             with m.State("SUMS"):
                 m.next = "GRANULES"
             with m.State("GRANULES"):
-                m.d.sync += is_busy.eq(is_request & ~self.read_room)
                 m.next = "VERDICT"
             with m.State("VERDICT"):
                 with m.If(is_held | is_response):
@@ -259,19 +252,13 @@ class SegmentCheck(wiring.Component):
                         m.next = "SETTLED"
                 with m.Elif(~look.unsettled & ~self.opened):
                     m.next = "SEGMENT"
-                    with m.If(is_request):
-                        m.next = "REQUEST"
-                    with m.Elif(look.wrong | is_open):
+                    with m.If(look.wrong | is_open):
                         m.next = "RECEIVE"
             with m.State("SETTLED"):
                 m.d.comb += self.hold.eq(1)
                 m.next = "SEGMENT"
                 with m.If((is_open != is_held) | doubtful):
                     m.next = "RECEIVE"
-            with m.State("REQUEST"):
-                m.d.comb += self.requests.valid.eq(segment.drop == 0)
-                with m.If((segment.drop != 0) | self.requests.ready):
-                    m.next = "SEGMENT"
             with m.State("SEGMENT"):
                 m.d.comb += [
                     self.segments.valid.eq(1),
@@ -370,6 +357,12 @@ class SegmentCheck(wiring.Component):
         stag_pd = region.pd != qp.pd
         sends = qp.state == QpState.RTS
         is_down = Mux(is_opening | is_request, ~sends, ~receives(qp))
+        queue = Mux(
+            is_terminate,
+            QueueNumber.TERMINATE,
+            Mux(is_request, QueueNumber.REQUEST, QueueNumber.SEND),
+        )
+        has_length = ~is_write & ~is_terminate
         bad_request = ~from_start | ~no_payload | no_octets
         local_write, remote_write, remote_read = (
             region.access[exact_log2(access)]
@@ -386,12 +379,11 @@ class SegmentCheck(wiring.Component):
             ),
             (
                 Counter.DROP_UNTAGGED_QN,
-                (is_send & (datagram.qn != QueueNumber.SEND))
-                | (is_request & (datagram.qn != QueueNumber.REQUEST)),
+                (is_send | is_request | is_terminate) & (datagram.qn != queue),
             ),
             (
                 Counter.DROP_MESSAGE_LENGTH,
-                Mux(is_request, bad_request, ~is_write & (message_end > datagram.mlen)),
+                Mux(is_request, bad_request, has_length & (message_end > datagram.mlen)),
             ),
             (Counter.DROP_LATE, is_response & ~is_held),
             (Counter.DROP_STAG_INVALID, checked_region & (~region.valid | stag_row)),
@@ -425,11 +417,7 @@ class SegmentCheck(wiring.Component):
             low_to_last.eq(from_start | Mux(low_part, low_whole < last, low_whole <= last)),
             segment.inner.eq(segment.low < segment.high),
         ]
-        verdict = Mux(
-            checked_region & (below | above),
-            Counter.DROP_BOUNDS,
-            Mux(is_busy, Counter.DROP_READ_BUSY, 0),
-        )
+        verdict = Mux(checked_region & (below | above), Counter.DROP_BOUNDS, 0)
         for index, (counter, _) in reversed(list(enumerate(failures))):
             verdict = Mux(failed[index], counter, verdict)
         m.d.sync += [
@@ -454,6 +442,9 @@ class SegmentCheck(wiring.Component):
             segment.datagram.eq(datagram),
             segment.datagram.stag.eq(stag),
             segment.opening.eq(is_opening),
+            segment.reports.eq(
+                qp.terminate & sends & ~is_opening & ~datagram.group & ~is_terminate
+            ),
             segment.digest.eq(digest),
             segment.held.eq(is_held),
             segment.complete.eq(is_whole),
@@ -471,14 +462,5 @@ class SegmentCheck(wiring.Component):
             segment.end.eq(last_octet),
             segment.first.eq(first),
             segment.last.eq(last),
-        ]
-        request = self.requests.payload
-        for name in ("qpn", "source_mac", "source_ip", "source_port", "msn", "sink_to"):
-            m.d.comb += request[name].eq(datagram[name])
-        m.d.comb += [
-            request.sink_stag.eq(datagram.immediate),
-            request.size.eq(datagram.mlen),
-            request.address.eq(address),
-            request.region.eq(datagram.stag[8:]),
         ]
         return m
