@@ -14,6 +14,7 @@ from receive_bench import (
 
 from uwarp.contract import RECV_WQE, Counter, EventType, QpState
 from uwarp_hdl.iwarp.receive import DatagramReceiver
+from uwarp_hdl.iwarp.receive_prefetch import WQE_WORDS
 from uwarp_hdl.layouts import QP_ROW, REGION_ROW
 
 __all__ = ["ALL_OPCODES", "ReceiverBench", "datagram", "qp_row"]
@@ -157,11 +158,11 @@ class ReceiverBench:
             while not self.wqe_answers or self.wqe_answers[0][0] > self.cycle:
                 await ctx.tick()
             _, burst = self.wqe_answers.popleft()
-            first, octet = divmod(burst.address, 32)
-            assert octet == 0 and burst.beats % 4 == 3
+            first, octet = divmod(burst.address, RECV_WQE.size)
+            assert octet == 0 and burst.beats % WQE_WORDS == WQE_WORDS - 1
             beats = []
-            for slot in range(first, first + (burst.beats + 1) // 4):
-                qpn, index = divmod(slot, 0x1000 // 32)
+            for slot in range(first, first + (burst.beats + 1) // WQE_WORDS):
+                qpn, index = divmod(slot, 0x1000 // RECV_WQE.size)
                 assert self.qps[qpn]["state"] in (QpState.RTR, QpState.RTS)
                 ring = 1 << self.qps[qpn]["rq_log2"]
                 posted = self.receives[qpn]
@@ -177,7 +178,7 @@ class ReceiverBench:
                         "last": 0,
                         "error": beat == sge.get("error", -1),
                     }
-                    for beat in range(4)
+                    for beat in range(WQE_WORDS)
                 ]
             beats[-1]["last"] = 1
             await put_stream(ctx, self.dut.wqe_read.beats, beats, self.rng, self.stall)

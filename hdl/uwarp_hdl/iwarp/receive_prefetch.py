@@ -7,7 +7,7 @@
 
 From a hint to its burst 8 cycles, from a miss 7, from one burst to the next 8. QPs take turns, a
 burst each, until their shares of the cache are full; one for which a Send waits comes first. Up to
-``FLIGHTS`` bursts of up to 4 WQEs, 16 words, are on their way; words always have a place. After one
+``FLIGHTS`` bursts of up to 8 WQEs, 16 words, are on their way; words always have a place. After one
 that failed nothing begins until its event is taken.
 """
 
@@ -28,6 +28,9 @@ FLIGHTS = 16
 WQE_WORDS = RECV_WQE.size // 8
 LARGEST_BURST = BURST_WORDS // WQE_WORDS
 CACHED_WQES = 4096
+
+# Of the WQEs in the unit in which a ring's address is given.
+_WQES_LOG2 = exact_log2(64 // RECV_WQE.size)
 
 
 def default_depth(parameters: Parameters) -> int:
@@ -284,7 +287,7 @@ class ReceivePrefetch(wiring.Component):
                     m.next = "IDLE"
             with m.State("DIFFERENCES"):
                 m.d.sync += [
-                    wqe_address.eq(Cat(C(0, 1), ring_addr) + slot),
+                    wqe_address.eq((ring_addr << _WQES_LOG2) + slot),
                     ring_left.eq(size - slot),
                     left.eq(posted - level),
                     room.eq(depth - level),
@@ -318,7 +321,7 @@ class ReceivePrefetch(wiring.Component):
         words = Signal(64)
         error = Signal()
         spoiled = Signal()  # a word of the burst
-        received = data.View(RECV_WQE_LAYOUT, Cat(words, beat.p.data, C(0, 128)))
+        received = data.View(RECV_WQE_LAYOUT, Cat(words, beat.p.data))
         filled = self.filled
         m.d.comb += [
             beat.ready.eq(1),

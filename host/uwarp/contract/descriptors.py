@@ -64,7 +64,7 @@ SEND_WQE_EXTENSION = Structure(
 
 RECV_WQE = Structure(
     "recv_wqe",
-    32,
+    16,
     "One buffer to receive a Send into.",
     (
         Field(
@@ -72,9 +72,6 @@ RECV_WQE = Structure(
         ),
         Field("sge0_length", 32, "octets"),
         Field("sge0_lkey", 32, "STag of the region; it must allow LOCAL_WRITE"),
-        Field("_sge1_addr", 64, "reserved"),
-        Field("_sge1_length", 32, "reserved"),
-        Field("_sge1_lkey", 32, "reserved"),
     ),
 )
 
