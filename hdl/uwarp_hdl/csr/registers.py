@@ -230,8 +230,8 @@ class RegisterFile(wiring.Component):
         value = gathered_word
         for register, other in (
             (Register.TABLE_DATA, data_word),
-            (Register.SNAPSHOT_LOW, copies[:32]),
-            (Register.SNAPSHOT_HIGH, copies[32:]),
+            (Register.SNAPSHOT_LOW, copies),
+            (Register.SNAPSHOT_HIGH, copies),
         ):
             value = value | Mux(selected[register] & ~self.busy, other, 0)
 
@@ -268,7 +268,7 @@ class RegisterFile(wiring.Component):
         ]
         m.d.comb += [
             counter.index.eq(numbers[Register.COUNTERS_LOW]),
-            snapshot.index.eq(numbers[Register.SNAPSHOT_LOW]),
+            snapshot.index.eq(offset),
             command.row.eq(table_select),
             command.kind.eq(table_select[16:]),
             command.data.eq(row),
@@ -278,8 +278,10 @@ class RegisterFile(wiring.Component):
             m.d.sync += time_high.eq(self.time[32:])
         with m.If(selected[Register.COUNTERS_HIGH] & ~self.busy):
             m.d.sync += access.value.eq(counter_high)
-        with m.If(counter.done):
-            m.d.sync += Cat(access.value, counter_high).eq(counter.value)
+        with m.If(counter.low):
+            m.d.sync += access.value.eq(counter.value)
+        with m.Elif(counter.done):
+            m.d.sync += [access.value.eq(access.value), counter_high.eq(counter.value)]
 
         for register, words in storage.items():
             assert register.value.access is AccessMode.RW
