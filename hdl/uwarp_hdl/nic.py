@@ -123,7 +123,23 @@ class Nic(wiring.Component):
         ports = PortTable(parameters)
         groups = GroupTable(parameters, datagrams=_DATAGRAMS)
         copies = GroupCopies(parameters)
-        queue_pairs = RowTable(QP_ROW, parameters.n_qp, reads=2)
+        queue_pairs = RowTable(
+            QP_ROW,
+            parameters.n_qp,
+            reads=2,
+            # Of the transmitter alone, then of both; what token buckets keep.
+            first=(
+                "sq_log2",
+                "sq_wide",
+                "path_mtu",
+                "sq_addr",
+                "state",
+                "pd",
+                "udp_port",
+                "send_cq",
+            ),
+            last=("send_burst", "send_rate"),
+        )
         regions = RowTable(REGION_ROW, parameters.n_region, reads=2)
         clear = ResetInserter(reset.reset)
         m.submodules.loopback = clear(loopback)

@@ -645,6 +645,8 @@ def test_event_sources():
         EventSource(outcomes=range(4, 19, 2))
     with pytest.raises(ValueError, match="at least 1"):
         EventCounters(())
+    with pytest.raises(ValueError, match="two sources"):
+        EventCounters((*SOURCES, EventSource(outcomes=range(18, 20))))
 
 
 def test_counters_on_the_bus():

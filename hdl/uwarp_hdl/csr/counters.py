@@ -12,7 +12,7 @@ count beside that, to a counter of its own. A *swap* gives all counts of one cyc
 adds them to their rows, a word of 32 bits a cycle, while the next ones come in.
 
 A read takes a swap of its own and is the first that its sweep comes to: it holds every event up to
-the cycle of the swap. It takes 10 to 14 cycles, after the end of the sweep at work if there is one,
+the cycle of the swap. It takes 11 cycles, after the end of the sweep at work if there is one,
 132 cycles at most. The sweep of a snapshot writes the copy, too: 140 cycles, or 270.
 """
 
@@ -99,7 +99,7 @@ class SnapshotSignature(wiring.Signature):
 class _OutcomeBanks(wiring.Component):
     """Counts of strobes of which at most one comes in a cycle, in two banks of LUT RAM.
 
-    A strobe is counted in the cycle after it came, in the bank in use.
+    A strobe is counted two cycles after it came, in the bank that was in use in the cycle before.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ class _OutcomeBanks(wiring.Component):
     -------
     events : In(len(outcomes))
     swap : In(1)
-        After this cycle the other bank is in use.
+        After this cycle the other bank is in use; in the next, what is taken is not yet whole.
     index : In(range(_ROWS))
         A counter: ``count`` is that of the bank which is not in use, if ``take``.
     take : In(1)
@@ -148,29 +148,45 @@ class _OutcomeBanks(wiring.Component):
             strobe.eq(self.events.any()),
             code.eq(reduce(or_, (Mux(event, number % depth, 0) for number, event in numbered))),
         ]
+        # A count is read and, in the next cycle, written: the one that is being written goes past
+        # the memory if its counter is next, too.
         bank = Signal()
         with m.If(self.swap):
             m.d.sync += bank.eq(~bank)
         is_ours = Signal()
         counts = []
+        read = Signal(self._width)
         more = Signal(self._width)
+        written = Signal(self._width)
+        written_code = Signal(range(depth))
+        written_bank = Signal()
+        writes = Signal()
+        is_same = Signal()
         for number in range(2):
-            in_use = bank == number
             counted = memory.Memory(shape=self._width, depth=depth, init=[])
             m.submodules[f"bank{number}"] = counted
             get, put = counted.read_port(domain="comb"), counted.write_port()
+            in_use = written_bank == number
             m.d.comb += [
-                get.addr.eq(Mux(in_use, code, self.index)),
-                put.addr.eq(get.addr),
+                get.addr.eq(Mux(bank == number, code, self.index)),
+                put.addr.eq(Mux(in_use, written_code, self.index)),
                 put.data.eq(Mux(in_use, more, 0)),
-                put.en.eq(Mux(in_use, strobe, is_ours | self.clear)),
+                put.en.eq(Mux(in_use, writes, is_ours | self.clear)),
             ]
             counts.append(get.data)
         m.d.comb += [
             is_ours.eq(
                 self.take & (self.index >= self._outcomes[0]) & (self.index <= self._outcomes[-1])
             ),
-            more.eq(Mux(bank, counts[1], counts[0]) + 1),
+            more.eq(Mux(is_same, written, read) + 1),
+        ]
+        m.d.sync += [
+            read.eq(Mux(bank, counts[1], counts[0])),
+            written.eq(more),
+            written_code.eq(code),
+            written_bank.eq(bank),
+            writes.eq(strobe),
+            is_same.eq(writes & (written_code == code) & (written_bank == bank)),
         ]
         m.d.sync += self.count.eq(Mux(is_ours, Mux(bank, counts[0], counts[1]), 0))
         return m
@@ -203,6 +219,10 @@ class EventCounters(wiring.Component):
     def __init__(self, sources: Sequence[EventSource]) -> None:
         if not sources:
             raise ValueError("sources is empty; it takes at least 1")
+        numbers = [number for source in sources for number in source.outcomes]
+        for number in numbers:
+            if numbers.count(number) > 1:
+                raise ValueError(f"outcomes of two sources have {Counter(number)!r}; it takes one")
         self._sources = tuple(sources)
         self.row_words = memory.MemoryData(shape=32, depth=_WORDS * _ROWS, init=[])
         super().__init__(
@@ -222,10 +242,10 @@ class EventCounters(wiring.Component):
         get, put = rows.read_port(), rows.write_port()
         get_copy, put_copy = copies.read_port(), copies.write_port()
 
-        # A word of a sweep: read, in a register with its count, sum in one, written.
-        words = [Signal(range(depth), name=f"word_{stage}") for stage in range(4)]
-        active = Signal(3)  # of words 1 to 3
-        is_first = Signal(5)  # of the sweep for a read
+        # A word of a sweep: decoded, read, in a register with its count, sum in one, written.
+        words = [Signal(range(depth), name=f"word_{stage}") for stage in range(5)]
+        active = Signal(4)  # of words 1 to 4
+        is_first = Signal(7)  # of the sweep for a read, from the cycle before it
         copying = Signal(init=1)
         age = Signal(range(_SWAP_CYCLES))
         swap = Signal()
@@ -233,7 +253,7 @@ class EventCounters(wiring.Component):
         clear = Signal()
         read_wanted = Signal()
         snapshot_wanted = Signal()
-        word, index, is_high = words[0], words[0][1:], words[0][0]
+        index, is_high = words[1][1:], words[1][0]
         m.d.sync += [
             read_wanted.eq(self.read.request & ~self.read.done),
             snapshot_wanted.eq(self.snapshot.request & ~self.snapshot.done),
@@ -247,11 +267,14 @@ class EventCounters(wiring.Component):
             with m.State("SWAP"):
                 m.d.comb += swap.eq(1)
                 m.d.sync += [
-                    word.eq(Cat(Const(0, 1), self.read.index)),
+                    words[0].eq(Cat(Const(0, 1), self.read.index)),
                     is_first[0].eq(read_wanted),
                     copying.eq(snapshot_wanted),
                     age.eq(0),
                 ]
+                m.next = "SETTLE"
+            with m.State("SETTLE"):
+                m.d.sync += age.eq(0)
                 m.next = "SWEEP"
             with m.State("SWEEP"):
                 m.d.comb += [
@@ -260,7 +283,7 @@ class EventCounters(wiring.Component):
                     clear.eq(self.busy),
                     swap.eq(self.busy & (age == depth // 2 - 1)),
                 ]
-                m.d.sync += word.eq(word + 1)
+                m.d.sync += words[0].eq(words[0] + 1)
                 with m.If(age == depth - 1):
                     m.next = "DRAIN"
             with m.State("DRAIN"):
@@ -272,45 +295,41 @@ class EventCounters(wiring.Component):
                 with m.If(read_wanted | snapshot_wanted | age[6]):
                     m.next = "SWAP"
 
-        counts = self._count_outcomes(m, swap, index, sweep & ~is_high, clear)
+        counts = self._count_outcomes(m, swap, index, active[0] & ~is_high, clear)
         latched = self._count_alone(m, swap)
+        chosen = []
+        for counter, count in latched.items():
+            is_chosen = Signal(name=f"is_{counter.name.lower()}")
+            m.d.sync += is_chosen.eq(words[0] == _WORDS * counter)
+            chosen.append((is_chosen, count))
         alone = Signal(max(len(count) for count in latched.values()) if latched else 1)
         amount = Signal(max(len(count) for count in (alone, *counts)) + 1)
         row = Signal(32)
         written = Signal(33)
         m.d.sync += [
-            alone.eq(
-                reduce(
-                    or_,
-                    (
-                        Mux((index == counter) & ~is_high, count, 0)
-                        for counter, count in latched.items()
-                    ),
-                    Const(0, 1),
-                )
-            ),
+            alone.eq(reduce(or_, (Mux(*item, 0) for item in chosen), Const(0, 1))),
             amount.eq(reduce(or_, counts, Const(0, 1)) + alone),
             row.eq(get.data),
             # With a high word no amount comes, but the carry of its low one.
-            written.eq(row + (amount | (words[2][0] & written[32]))),
+            written.eq(row + (amount | (words[3][0] & written[32]))),
             self.snapshot.value.eq(get_copy.data),
         ]
         with m.If(self.busy):
             m.d.sync += written.eq(0)
         m.d.comb += [
-            self.read.low.eq(is_first[3]),
-            self.read.done.eq(is_first[4]),
+            self.read.low.eq(is_first[5]),
+            self.read.done.eq(is_first[6]),
             self.read.value.eq(written),
-            get.addr.eq(word),
+            get.addr.eq(words[1]),
             # Never the word that is being written: since synthesis can see that, it does not add
             # logic behind the memory for its sake.
-            get.en.eq(~(active[2] & (words[3] == word))),
-            put.addr.eq(words[3]),
+            get.en.eq(~(active[3] & (words[4] == words[1]))),
+            put.addr.eq(words[4]),
             put.data.eq(written),
-            put.en.eq(active[2]),
-            put_copy.addr.eq(words[3]),
+            put.en.eq(active[3]),
+            put_copy.addr.eq(words[4]),
             put_copy.data.eq(written),
-            put_copy.en.eq(active[2] & copying),
+            put_copy.en.eq(active[3] & copying),
             get_copy.addr.eq(self.snapshot.index),
             get_copy.en.eq(~put_copy.en),
         ]
@@ -319,8 +338,6 @@ class EventCounters(wiring.Component):
     def _count_outcomes(self, m, swap, index, take, clear):
         """Counts of the outcomes at ``index``, a cycle later: at most one source's is not 0."""
         counts = []
-        known = [number for source in self._sources for number in source.outcomes]
-        assert len(set(known)) == len(known)
         width = (_SWAP_CYCLES - 1).bit_length()
         for number, (source, vector) in enumerate(zip(self._sources, self.events, strict=True)):
             if not source.outcomes:

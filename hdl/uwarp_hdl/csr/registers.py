@@ -45,7 +45,8 @@ _ROW_BITS = 8 * max(structure.size for structure in TABLES.values())
 
 
 class CommandSignature(wiring.Signature):
-    """TABLE_COMMAND: held until ``done``; ``row`` of table ``kind`` becomes ``data``."""
+    """TABLE_COMMAND: ``row`` of table ``kind`` becomes ``data``. ``request`` is held until
+    ``done``, the rest for more cycles: they change with the next access at the earliest."""
 
     def __init__(self) -> None:
         super().__init__(
