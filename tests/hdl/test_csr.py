@@ -167,6 +167,44 @@ def test_every_register():
     simulate(dut, bench)
 
 
+def test_registers_after_a_reset():
+    """What was written before reads as after power-up, also beside words written since; constants
+    and TABLE_DATA stay."""
+    dut = ControlUnit(PARAMETERS, SOURCES)
+    bus = AxiLite(dut.bus, random.Random(8), stall=0)
+    words = [
+        (register, index)
+        for register in REGISTERS
+        for index in range(register.value.count)
+        if register.value.access is AccessMode.RW
+        and register not in (Register.TABLE_DATA, Register.CONTROL, Register.MESSAGES_CLOSE)
+    ]
+
+    async def bench(ctx):
+        await wait_sweep(ctx, dut)
+        for register, index in (*words, (Register.TABLE_DATA, 3)):
+            await bus.write(ctx, register.at(index), 0xFFFFFFFF)
+        ctx.set(dut.clear, 1)
+        ctx.set(dut.busy, 1)
+        await ctx.tick()
+        ctx.set(dut.clear, 0)
+        await wait_sweep(ctx, dut)
+        assert await bus.read(ctx, Register.TABLE_DATA.at(3)) == 0, "busy"
+        assert await bus.read(ctx, Register.N_READ.address) == 4
+        ctx.set(dut.busy, 0)
+        await bus.write(ctx, Register.IPV6.at(2), 0x12345678)
+        for register, index in words:
+            wanted = {Register.MTU: 1500}.get(register, 0)
+            if (register, index) == (Register.IPV6, 2):
+                wanted = 0x12345678
+            got = await bus.read(ctx, register.at(index))
+            assert got == wanted, f"{register.name}[{index}] is {got:#x}"
+        assert ctx.get(dut.config).ipv6 == 0x12345678 << 64
+        assert await bus.read(ctx, Register.TABLE_DATA.at(3)) == 0xFFFFFFFF
+
+    simulate(dut, bench)
+
+
 def test_time():
     """TIME_LOW latches TIME_HIGH, both count cycles, and a clear leaves them alone."""
     dut = ControlUnit(PARAMETERS, SOURCES)
