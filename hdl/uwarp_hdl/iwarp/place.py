@@ -8,7 +8,7 @@ A word leaves a cycle. A command takes one cycle for itself, its words, and one 
 payload's first octet stands further up in its word than in memory.
 """
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import C, Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
@@ -75,13 +75,14 @@ class Placer(wiring.Component):
         command = self.commands.payload
         lane = Signal(3)
         shift = Signal(3)
-        before_lane = Signal(17)  # ``lane`` - 1, of two's complement
+        place_bits = 3 + exact_log2(BURST_WORDS)
         final_octet = Signal(17)  # from the first word's octet 0 on
+        final_in_block = Signal(17)  # from the last multiple of ``BURST_WORDS`` on
         m.d.comb += [
             lane.eq(Mux(command.drop, command.offset, command.address[:3])),
             shift.eq(lane - command.offset),
-            before_lane.eq(Cat((lane + 7)[:3], (lane == 0).replicate(14))),
-            final_octet.eq(command.length + before_lane),
+            final_octet.eq(self._last(lane, command.length)),
+            final_in_block.eq(self._last(command.address[:place_bits], command.length)),
         ]
 
         active = Signal()
@@ -98,9 +99,7 @@ class Placer(wiring.Component):
         tail_strobe = Signal(8)
         m.d.comb += [
             bursts.commands.payload.run.word.eq(command.address[3:]),
-            bursts.commands.payload.run.end.eq(
-                command.address[3 : 3 + exact_log2(BURST_WORDS)] + final_octet[3:]
-            ),
+            bursts.commands.payload.run.end.eq(final_in_block[3:]),
             bursts.commands.payload.qpn.eq(command.qpn),
             bursts.commands.valid.eq(self.commands.valid & ~active & ~command.drop),
             self.commands.ready.eq(~active & (command.drop | bursts.commands.ready)),
@@ -115,7 +114,8 @@ class Placer(wiring.Component):
                 first.eq(1),
                 word.eq(0),
                 final_word.eq(final_octet[3:]),
-                final.eq(final_octet[3:] == 0),
+                # Without the carries of all of ``final_octet``.
+                final.eq(~command.length[4:].any() & (command.length[:4] + lane <= 8)),
                 position.eq(command.address[3:]),
                 head_strobe.eq(0xFF << lane),
                 tail_strobe.eq(0xFF >> ~final_octet[:3]),
@@ -170,3 +170,8 @@ class Placer(wiring.Component):
         m.d.comb += self.retired.eq(retired + bursts.answered)
         m.d.sync += retired.eq(self.retired)
         return m
+
+    def _last(self, first, length):
+        """``first + length - 1``, with one carry chain only of all bits."""
+        before = (first + ~C(0, len(first)))[: len(first)]
+        return length + Cat(before, (first == 0).replicate(17 - len(first)))
