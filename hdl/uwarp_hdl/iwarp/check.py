@@ -1,7 +1,7 @@
 """The checks that need only a datagram, its QP, its region, and for a Send the posted receive.
 
-    datagrams ----+-> rows -> differences -> sums -> granules -> verdict -+-----------> segments
-    read_openings-'    '-> receive (Send) -> region -^                    '-> request -^
+    datagrams ----+-> rows -> differences -> sums -> granules -> verdict --> segments
+    read_openings-'    '-> receive (Send) -> region -^
                        '-> held, span (open Send, Read) -^
 
 Messages, closed or open, are the business of the unit behind (:mod:`.dispatch`); but where a
@@ -17,7 +17,7 @@ from uwarp.contract import Access, Counter, Parameters, QpState
 from uwarp.wire import DEFAULT_GRANULE_LOG2, Opcode, QueueNumber
 
 from ..interfaces import TableReadSignature
-from ..layouts import QP_ROW, REGION_ROW, Datagram, ReadOpening, ReadRequest
+from ..layouts import QP_ROW, REGION_ROW, Datagram, ReadOpening
 from .granules import SegmentGranules
 from .receive_layouts import (
     DIGEST_WIDTH,
@@ -41,10 +41,10 @@ def receives(qp):
 class SegmentCheck(wiring.Component):
     """Checks of section 3 of the device behaviour but those that ask for messages and CQ slots.
 
-    One tagged datagram in 7 cycles, a Read Request in 8, a Send in 10 or, after a pause, 11; one of
-    an open Send or of a Read in 12. A Send waits for its WQE if that is not in the cache; and is
-    given out only when the Send before it has met its fate, or for that of an open message every
-    datagram before it.
+    One tagged datagram, Read Request or Terminate in 7 cycles, a Send in 10 or, after a pause, 11;
+    one of an open Send or of a Read in 12. A Send waits for its WQE if that is not in the cache;
+    and is given out only when the Send before it has met its fate, or for that of an open message
+    every datagram before it.
 
     A Read to be opened goes the way of a tagged datagram. It takes turns with those that wait.
 
@@ -55,10 +55,6 @@ class SegmentCheck(wiring.Component):
     -------
     datagrams : In(stream of Datagram)
     read_openings : In(stream of ReadOpening)
-    requests : Out(stream of ReadRequest)
-        One for each Read Request that is given out without ``drop``, before that.
-    read_room : In(1)
-        A Read Request can be taken. Right from 3 cycles after the last.
     qp, region : Out(TableReadSignature)
     failed : In(n_qp)
         QPs that have failed.
@@ -78,8 +74,6 @@ class SegmentCheck(wiring.Component):
             {
                 "datagrams": In(stream.Signature(Datagram)),
                 "read_openings": In(stream.Signature(ReadOpening)),
-                "requests": Out(stream.Signature(ReadRequest)),
-                "read_room": In(1),
                 "qp": Out(TableReadSignature(QP_ROW, exact_log2(parameters.n_qp))),
                 "region": Out(TableReadSignature(REGION_ROW, exact_log2(parameters.n_region))),
                 "failed": In(parameters.n_qp),
@@ -113,6 +107,7 @@ class SegmentCheck(wiring.Component):
         is_opening = Signal()
         is_write = datagram.opcode == Opcode.WRITE
         is_request = datagram.opcode == Opcode.READ_REQUEST
+        is_terminate = datagram.opcode == Opcode.TERMINATE
         is_record = datagram.opcode == Opcode.WRITE_RECORD
         is_response = ~is_opening & (datagram.opcode == Opcode.READ_RESPONSE_RECORD)
         is_send = ~datagram.opcode.matches(*NO_SENDS)
@@ -130,7 +125,6 @@ class SegmentCheck(wiring.Component):
         is_held = Signal()
         doubtful = Signal()  # a message was opened since its tracker was looked at
         is_open = (is_send | is_response) & receives(qp) & self.found
-        is_busy = Signal()
 
         digest = Signal(DIGEST_WIDTH)
 
@@ -247,7 +241,6 @@ class SegmentCheck(wiring.Component):
             with m.State("SUMS"):
                 m.next = "GRANULES"
             with m.State("GRANULES"):
-                m.d.sync += is_busy.eq(is_request & ~self.read_room)
                 m.next = "VERDICT"
             with m.State("VERDICT"):
                 with m.If(is_held | is_response):
@@ -255,19 +248,13 @@ class SegmentCheck(wiring.Component):
                         m.next = "SETTLED"
                 with m.Elif(~look.unsettled & ~self.opened):
                     m.next = "SEGMENT"
-                    with m.If(is_request):
-                        m.next = "REQUEST"
-                    with m.Elif(look.wrong | is_open):
+                    with m.If(look.wrong | is_open):
                         m.next = "RECEIVE"
             with m.State("SETTLED"):
                 m.d.comb += self.hold.eq(1)
                 m.next = "SEGMENT"
                 with m.If((is_open != is_held) | doubtful):
                     m.next = "RECEIVE"
-            with m.State("REQUEST"):
-                m.d.comb += self.requests.valid.eq(segment.drop == 0)
-                with m.If((segment.drop != 0) | self.requests.ready):
-                    m.next = "SEGMENT"
             with m.State("SEGMENT"):
                 m.d.comb += [
                     self.segments.valid.eq(1),
@@ -361,6 +348,12 @@ class SegmentCheck(wiring.Component):
         stag_pd = region.pd != qp.pd
         sends = qp.state == QpState.RTS
         is_down = Mux(is_opening | is_request, ~sends, ~receives(qp))
+        queue = Mux(
+            is_terminate,
+            QueueNumber.TERMINATE,
+            Mux(is_request, QueueNumber.REQUEST, QueueNumber.SEND),
+        )
+        has_length = ~is_write & ~is_terminate
         bad_request = ~segment.starts | ~no_payload | no_octets
         local_write, remote_write, remote_read = (
             region.access[exact_log2(access)]
@@ -377,12 +370,11 @@ class SegmentCheck(wiring.Component):
             ),
             (
                 Counter.DROP_UNTAGGED_QN,
-                (is_send & (datagram.qn != QueueNumber.SEND))
-                | (is_request & (datagram.qn != QueueNumber.REQUEST)),
+                (is_send | is_request | is_terminate) & (datagram.qn != queue),
             ),
             (
                 Counter.DROP_MESSAGE_LENGTH,
-                Mux(is_request, bad_request, ~is_write & (beyond < 0)),
+                Mux(is_request, bad_request, has_length & (beyond < 0)),
             ),
             (Counter.DROP_LATE, is_response & ~is_held),
             (Counter.DROP_STAG_INVALID, checked_region & (~region.valid | stag_row)),
@@ -406,11 +398,7 @@ class SegmentCheck(wiring.Component):
             sge_empty.eq(extent_length == 0),
         ]
 
-        verdict = Mux(
-            checked_region & (below | above),
-            Counter.DROP_BOUNDS,
-            Mux(is_busy, Counter.DROP_READ_BUSY, 0),
-        )
+        verdict = Mux(checked_region & (below | above), Counter.DROP_BOUNDS, 0)
         for index, (counter, _) in reversed(list(enumerate(failures))):
             verdict = Mux(failed[index], counter, verdict)
         m.d.sync += [
@@ -429,6 +417,9 @@ class SegmentCheck(wiring.Component):
             segment.datagram.eq(datagram),
             segment.datagram.stag.eq(stag),
             segment.opening.eq(is_opening),
+            segment.reports.eq(
+                qp.terminate & sends & ~is_opening & ~datagram.group & ~is_terminate
+            ),
             segment.digest.eq(digest),
             segment.held.eq(is_held),
             segment.receive.available.eq(receive.available),
@@ -443,14 +434,5 @@ class SegmentCheck(wiring.Component):
             segment.map_addr.eq(region.map_addr),
             segment.start.eq(start),
             segment.end.eq(last_octet),
-        ]
-        request = self.requests.payload
-        for name in ("qpn", "source_mac", "source_ip", "source_port", "msn", "sink_to"):
-            m.d.comb += request[name].eq(datagram[name])
-        m.d.comb += [
-            request.sink_stag.eq(datagram.immediate),
-            request.size.eq(datagram.mlen),
-            request.address.eq(address),
-            request.region.eq(datagram.stag[8:]),
         ]
         return m

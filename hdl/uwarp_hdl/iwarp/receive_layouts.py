@@ -41,6 +41,7 @@ __all__ = [
 NO_SENDS = (
     Opcode.WRITE,
     Opcode.READ_REQUEST,
+    Opcode.TERMINATE,
     Opcode.WRITE_RECORD,
     Opcode.READ_RESPONSE_RECORD,
 )
@@ -140,7 +141,8 @@ def segment_layout(parameters: Parameters) -> data.StructLayout:
 
     Of a Send ``datagram.stag``, ``base`` and the region's fields are those of its receive's SGE, or
     ``held``: its message was found open; so is that of any Read Response-Record without ``drop``,
-    whose ``base`` is as its header has it. ``mapped``: the message may have a tracker.
+    whose ``base`` is as its header has it. ``mapped``: the message may have a tracker. ``reports``:
+    its QP answers it by a Terminate, if it is dropped for a reason that is reported.
 
     With ``opening`` this is no datagram but a Read to be opened, as if it were a Response-Record
     without payload; ``receive.index`` is its WQE's.
@@ -159,6 +161,7 @@ def segment_layout(parameters: Parameters) -> data.StructLayout:
             "dma_addr": 64,
             "held": 1,
             "mapped": 1,
+            "reports": 1,
             "granule_log2": 5,
             "map_base": granule,
             "map_addr": 64,
