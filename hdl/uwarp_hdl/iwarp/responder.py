@@ -94,8 +94,7 @@ class Responder(wiring.Component):
         m.submodules.waiting = waiting = Queue(ReadRequest, n_read + _TOLD, direct=False)
 
         waits = Signal(range(n_read + 1))
-        queued = Signal(range(n_read + 1))  # of these, without a slot
-        told = Signal(range(_TOLD + 1))
+        told = Signal(range(_TOLD + 1))  # of what is in the queue
         sweep = Signal(range(n_read + 1))
         arrival = self.requests
         accepted = arrival.valid & waiting.i.ready
@@ -154,8 +153,7 @@ class Responder(wiring.Component):
             message.granule_mask.eq(DEFAULT_GRANULE - 1),
         ]
         given = self.messages.valid & self.messages.ready
-        m.d.sync += queued.eq(queued + taken - given)
-        self._drop(m, given, request, free.o.p - first, returned, queued != 0)
+        self._drop(m, given, request, free.o.p - first, returned, waiting.level != told)
         return m
 
     def _drop(self, m, given, request, slot, returned, waits):
