@@ -443,7 +443,7 @@ def test_depth_is_checked():
     for depth in (0, 2, 12, 2048):
         with pytest.raises(ValueError, match=f"depth is {depth}; it takes a power of two"):
             check_depth(depth)
-    assert [default_depth(Parameters(n_qp=n)) for n in (4, 64, 128, 1024)] == [64, 64, 32, 8]
+    assert [default_depth(Parameters(n_qp=n)) for n in (4, 64, 128, 1024)] == [32, 32, 16, 8]
 
 
 @pytest.mark.parametrize(

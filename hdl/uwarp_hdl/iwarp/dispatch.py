@@ -34,6 +34,7 @@ from .receive_layouts import (
     MessageKind,
     PendingCompletion,
     PlaceCommand,
+    covered_layout,
     message_name,
     segment_layout,
     snapshot_layout,
@@ -78,6 +79,8 @@ class Dispatch(wiring.Component):
     segments : In(stream of segment)
         Digest, STag and extent of its message stand from two cycles before it is offered until one
         after it was taken.
+    covered : In(covered)
+        Of the segment that was taken in the cycle before.
     tick : In(16)
     credits : Out(CreditSignature)
     requests : Out(stream of ReadRequest)
@@ -137,6 +140,7 @@ class Dispatch(wiring.Component):
         super().__init__(
             {
                 "segments": In(stream.Signature(segment_layout(parameters))),
+                "covered": In(covered_layout(parameters)),
                 "tick": In(16),
                 "credits": Out(CreditSignature()),
                 "requests": Out(stream.Signature(ReadRequest)),
@@ -244,14 +248,15 @@ class Dispatch(wiring.Component):
         contradicted = plan.verified & ~other_name & mismatch
         m.d.comb += request.payload.cq.eq(segment.cq)
         # Right from the second cycle after a segment is taken.
+        complete = segment.starts & segment.ends
         fits = is_send & ~segment.receive.fault & ~segment.receive.short
         m.d.sync += [
             unfit.eq(
                 is_send
                 & ~segment.receive.fault
-                & (segment.receive.short | ~(segment.complete | segment.mapped))
+                & (segment.receive.short | ~(complete | segment.mapped))
             ),
-            opens_send.eq(fits & segment.mapped & ~segment.complete),
+            opens_send.eq(fits & segment.mapped & ~complete),
             unfit_reason.eq(
                 Mux(
                     segment.receive.short,
@@ -283,6 +288,18 @@ class Dispatch(wiring.Component):
         m.d.sync += taken.eq(Cat(self.segments.valid & self.segments.ready, taken[0]))
         with m.If(taken[1]):
             m.d.sync += overlap.eq(trackers.overlap)
+
+        # What of its message the segment covers: long before ISSUE, if that marks it.
+        covered = Signal.like(self.covered)
+        covers_inner, covers_head, covers_tail = Signal(), Signal(), Signal()
+        whole = covered.low <= covered.high
+        with m.If(taken[0]):
+            m.d.sync += covered.eq(self.covered)
+        m.d.sync += [
+            covers_inner.eq(covered.low < covered.high),
+            covers_head.eq(segment.starts & (segment.ends | whole)),
+            covers_tail.eq(segment.ends & (segment.starts | whole)),
+        ]
 
         with m.FSM() as fsm:
             with m.State("LOOKUP"):
@@ -401,7 +418,7 @@ class Dispatch(wiring.Component):
                         consume=1,
                         awaits=1,
                     )
-                with m.Elif(segment.complete):
+                with m.Elif(complete):
                     finish(complete=1, consume=is_send, remember=1, awaits=1)
                 with m.Elif(segment.mapped & trackers.free):
                     finish(open=1, mark=1, consume=is_send, awaits=1)
@@ -464,9 +481,7 @@ class Dispatch(wiring.Component):
 
         # In time for DECIDE, which waits for ``closed``: four cycles after LOOKUP.
         m.d.sync += conflicts.eq(
-            segment.mapped
-            & (is_record | segment.opening | (fits & ~segment.complete))
-            & overlap.any()
+            segment.mapped & (is_record | segment.opening | (fits & ~complete)) & overlap.any()
         )
         # The row is read before it is known whether there is anything to look it up for.
         m.d.comb += [
@@ -547,14 +562,14 @@ class Dispatch(wiring.Component):
             with m.State("IDLE"):
                 m.d.sync += [
                     trackers.mark_index.eq(tracker),
-                    trackers.head.eq(segment.head),
-                    trackers.tail.eq(segment.tail),
-                    self.marks.payload.first.eq(segment.map_base + segment.low),
-                    self.marks.payload.last.eq(segment.map_base + segment.high - 1),
+                    trackers.head.eq(covers_head),
+                    trackers.tail.eq(covers_tail),
+                    self.marks.payload.first.eq(segment.map_base + covered.low),
+                    self.marks.payload.last.eq(segment.map_base + covered.high - 1),
                 ]
                 with m.If(issue & plan.mark & has_payload):
                     m.next = "EDGES"
-                    with m.If(segment.inner):
+                    with m.If(covers_inner):
                         m.next = "MARK"
             with m.State("EDGES"):
                 m.d.comb += trackers.mark.eq(1)
@@ -661,22 +676,13 @@ class Dispatch(wiring.Component):
         segment."""
         datagram = segment.datagram
         entry = self.entries.payload
-        # Of the segment taken two cycles ago: long before ISSUE, if that completes it.
-        is_head = Signal()
-        is_tail = Signal()
-        segment_end = Signal(33)
-        m.d.sync += [
-            is_head.eq(datagram.mo == 0),
-            segment_end.eq(datagram.mo + datagram.payload_length),
-            is_tail.eq(segment_end == datagram.mlen),
-        ]
         flags = {
             CqeFlag.RECEIVE: 1,
             CqeFlag.IMMEDIATE: row.immediate_valid,
             CqeFlag.SOLICITED: row.solicited,
             CqeFlag.SEGMENT: plan.segment,
-            CqeFlag.HEAD: plan.segment & is_head,
-            CqeFlag.TAIL: plan.segment & is_tail,
+            CqeFlag.HEAD: plan.segment & segment.starts,
+            CqeFlag.TAIL: plan.segment & segment.ends,
             CqeFlag.MAPPED: 0,
         }
         with m.If(~pushing):

@@ -223,6 +223,7 @@ class DatagramReceiver(wiring.Component):
             receive_queue.qp.row.eq(self.qp.row),
             receive_queue.settle.eq(dispatch.settle),
             receive_queue.consume.eq(dispatch.consume),
+            dispatch.covered.eq(check.covered),
             check.found.eq(dispatch.found),
             check.span.eq(dispatch.span),
             check.own.eq(dispatch.own),
