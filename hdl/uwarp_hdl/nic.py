@@ -8,7 +8,7 @@
                             |                                         |tables |credits   |   - dma
     tx <- TransmitGate <----+--------------------------------------- TransmitPath -------+
 
-    DMA errors, full CQs of all of these -> EventUnit --events-- WriteArbiter
+    DMA errors, full CQs, Terminates of all of these -> EventUnit --events-- WriteArbiter
 
     bus -> ControlUnit -> rows, doorbells, config; <- events, interrupts
            SoftReset: halts the arbiters and the gates, then resets all between them
@@ -189,7 +189,7 @@ class Nic(wiring.Component):
             loopback.loop_groups.eq(control.config.loop_groups),
         ]
 
-        # Reads: own ones are opened there, those of peers answered here.
+        # Reads: own ones are opened there, those of peers answered here. So are Terminates.
         connect_streams(m, transmitter.read_openings, receiver.read_openings)
         connect_streams(m, receiver.requests, transmitter.requests)
         m.d.comb += [
@@ -230,6 +230,7 @@ class Nic(wiring.Component):
         m.submodules.event_unit = clear(event_unit)
         for source, sink in zip(raised, event_unit.requests, strict=True):
             connect_streams(m, source, sink)
+        connect_streams(m, transmitter.terminates, event_unit.terminates)
         m.d.comb += [
             full_queues.full.eq(receiver.cq_full),
             full_queues.full_cq.eq(receiver.cq_full_cq),
