@@ -63,7 +63,7 @@ EVENT_SOURCES = (
         frozenset({Counter.RX_PLACED}),
         range(Counter.DROP_QP_STATE, Counter.DROP_READ_BUSY + 1),
     ),
-    EventSource(frozenset({Counter.TX_FRAMES, Counter.TX_TERMINATES})),
+    EventSource(frozenset({Counter.TX_FRAMES, Counter.TX_TERMINATES, Counter.EVENTS_LOST})),
     EventSource(frozenset({Counter.CQES, Counter.MESSAGES_PARTIAL})),
     EventSource(frozenset({Counter.EVENTS, Counter.EVENTS_LOST})),
     EventSource(frozenset({Counter.DMA_ERRORS})),
