@@ -124,7 +124,7 @@ class WriteArbiter(wiring.Component):
             is_client = bus.bvalid & answer_order.o.valid & (answer_order.o.payload == index)
             m.d.sync += [client.done.eq(is_client), client.error.eq(is_client & bus.bresp[1])]
 
-        m.d.comb += self.idle.eq(~bus.awvalid & (answer_order.level == 0) & ~answering)
+        m.d.comb += self.idle.eq(~bus.awvalid & ~answer_order.o.valid & ~answering)
         return m
 
 
