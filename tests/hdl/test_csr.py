@@ -35,6 +35,14 @@ from uwarp.contract import (
 from uwarp_hdl.csr import ControlUnit
 from uwarp_hdl.csr.counters import EventCounters, EventSource
 from uwarp_hdl.csr.reset import ReceiveGate, SoftReset, TransmitGate
+from uwarp_hdl.iwarp.cqe_writer import CqeWriter
+from uwarp_hdl.iwarp.dispatch import Dispatch
+from uwarp_hdl.iwarp.events import EventUnit
+from uwarp_hdl.iwarp.transmit import TransmitPath
+from uwarp_hdl.net.group_copies import GroupCopies
+from uwarp_hdl.net.loopback import Loopback
+from uwarp_hdl.net.receive import FrameReceiver
+from uwarp_hdl.nic import EVENT_SOURCES
 
 sys.path.insert(0, str(Path(__file__).parent))
 from axi_model import AxiLite, until, watchdog
@@ -685,6 +693,50 @@ def test_event_sources():
         EventCounters(())
     with pytest.raises(ValueError, match="two sources"):
         EventCounters((*SOURCES, EventSource(outcomes=range(18, 20))))
+
+
+class StrobesSeen:
+    """In the place of a unit's ``events``: which of them its description strobes."""
+
+    def __init__(self, events):
+        self._events = events
+        self.counters = set()
+        self.has_outcomes = False
+
+    def __getitem__(self, counter):
+        self.counters.add(Counter(counter))
+        return self._events[counter]
+
+    def bit_select(self, outcome, width):
+        self.has_outcomes = True
+        return self._events.bit_select(outcome, width)
+
+    def eq(self, value):
+        return self._events.eq(value)
+
+
+@pytest.mark.filterwarnings("ignore::amaranth.hdl.UnusedElaboratable")
+@pytest.mark.parametrize(
+    ("number", "make"),
+    [
+        (0, Loopback),
+        (1, FrameReceiver),
+        (2, GroupCopies),
+        (3, Dispatch),
+        (4, TransmitPath),
+        (5, lambda parameters: CqeWriter(clients=2)),
+        (6, lambda parameters: EventUnit(clients=6)),
+    ],
+)
+def test_event_sources_of_the_nic(number, make):
+    """The NIC knows all that a unit counts: a strobe that it does not know would count nothing."""
+    unit, source = make(PARAMETERS), EVENT_SOURCES[number]
+    unit.events = seen = StrobesSeen(unit.events)
+    unit.elaborate(None)
+    assert seen.counters or seen.has_outcomes
+    unknown = {item.name for item in seen.counters if item not in (*source.alone, *source.outcomes)}
+    assert not unknown
+    assert seen.has_outcomes == bool(source.outcomes)
 
 
 def test_counters_on_the_bus():

@@ -13,7 +13,7 @@ adds them to their rows, a word of 32 bits a cycle, while the next ones come in.
 
 A read takes a swap of its own and is the first that its sweep comes to: it holds every event up to
 the cycle of the swap. It takes 11 cycles, after the end of the sweep at work if there is one,
-132 cycles at most. The sweep of a snapshot writes the copy, too: 140 cycles, or 270.
+136 cycles at most. The sweep of a snapshot writes the copy, too: 140 cycles, or 270.
 """
 
 from collections.abc import Sequence

@@ -167,6 +167,6 @@ class DoorbellPages(wiring.Component):
             self.completion.p.row.eq(self.row),
             self.completion.valid.eq(completion.o.valid),
             completion.o.ready.eq(self.completion.ready),
-            self.empty.eq((send.level == 0) & (receive.level == 0) & (completion.level == 0)),
+            self.empty.eq(~(send.o.valid | receive.o.valid | completion.o.valid)),
         ]
         return m

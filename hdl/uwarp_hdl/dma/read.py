@@ -113,5 +113,5 @@ class ReadArbiter(wiring.Component):
         for index, client in enumerate(self.clients):
             m.d.comb += [client.beats.payload.eq(beat), client.beats.valid.eq(valid[index])]
 
-        m.d.comb += self.idle.eq(~bus.arvalid & (order.level == 0) & ~valid.any())
+        m.d.comb += self.idle.eq(~bus.arvalid & ~order.o.valid & ~valid.any())
         return m

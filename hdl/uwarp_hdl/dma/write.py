@@ -15,8 +15,11 @@ burst to AW: 1 cycle; from a word to W: 1 cycle, and not before the cycle after 
 granted; from B to ``done``: 1 cycle.
 """
 
-from amaranth.hdl import Array, Cat, Module, Signal
-from amaranth.lib import wiring
+from functools import reduce
+from operator import or_
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..interfaces import WriteClientSignature
@@ -73,7 +76,10 @@ class WriteArbiter(wiring.Component):
         address_free = ~bus.awvalid | bus.awready
         may_grant = address_free & ~self.halt & word_order.i.ready & answer_order.i.ready
         grant = may_grant & turn.valid
-        burst = Array(client.bursts.payload for client in self.clients)[turn.index]
+        burst = _chosen(
+            [turn.index == index for index in range(self._count)],
+            [client.bursts.payload for client in self.clients],
+        )
         m.d.comb += [
             turn.requests.eq(Cat(client.bursts.valid for client in self.clients)),
             turn.advance.eq(grant),
@@ -95,12 +101,13 @@ class WriteArbiter(wiring.Component):
 
         # Words to W, in the order of the grants.
         word_free = ~bus.wvalid | bus.wready
-        beat = Array(client.beats.payload for client in self.clients)[word_order.o.payload]
-        beat_valid = Array(client.beats.valid for client in self.clients)[word_order.o.payload]
+        is_next = [word_order.o.payload == index for index in range(self._count)]
+        beat = _chosen(is_next, [client.beats.payload for client in self.clients])
+        beat_valid = (Cat(is_next) & Cat(client.beats.valid for client in self.clients)).any()
         take = word_free & word_order.o.valid
         m.d.comb += word_order.o.ready.eq(take & beat_valid & beat.last)
-        for index, client in enumerate(self.clients):
-            m.d.comb += client.beats.ready.eq(take & (word_order.o.payload == index))
+        for is_its, client in zip(is_next, self.clients, strict=True):
+            m.d.comb += client.beats.ready.eq(take & is_its)
         with m.If(word_free):
             m.d.sync += [
                 bus.wvalid.eq(word_order.o.valid & beat_valid),
@@ -117,5 +124,11 @@ class WriteArbiter(wiring.Component):
             is_client = bus.bvalid & answer_order.o.valid & (answer_order.o.payload == index)
             m.d.sync += [client.done.eq(is_client), client.error.eq(is_client & bus.bresp[1])]
 
-        m.d.comb += self.idle.eq(~bus.awvalid & (answer_order.level == 0) & ~answering)
+        m.d.comb += self.idle.eq(~bus.awvalid & ~answer_order.o.valid & ~answering)
         return m
+
+
+def _chosen(choice, payloads):
+    """The one whose bit in ``choice`` is set: an OR, which takes less than a multiplexer."""
+    words = (Mux(bit, item.as_value(), 0) for bit, item in zip(choice, payloads, strict=True))
+    return data.View(payloads[0].shape(), reduce(or_, words))

@@ -5,7 +5,7 @@ entries --+--> entry queue ----------------------------------------------> join 
                                  ^ runs, words, edges of the snapshot       (map answered?)
 """
 
-from amaranth.hdl import Module, Mux, Signal
+from amaranth.hdl import Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
@@ -34,6 +34,11 @@ class Release(data.Struct):
 
     has_map: 1
     edges: EdgeBytes
+
+
+def _fields(view):
+    layout = data.Layout.cast(view.shape())
+    return [(name, Value.cast(view[name])) for name, _ in layout]
 
 
 def reached(number, ticket):
@@ -246,14 +251,18 @@ class CompletionQueue(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.entries = entries = Queue(PendingCompletion, self._depth, direct=False)
+        # Stored as wide as a slot can have been reserved for: of QPs and CQs that exist.
+        widths = {name: len(field) for name, field in _fields(self.entries.payload)}
+        widths |= {name: exact_log2(self._parameters.n_qp) for name in ("qpn", "cq")}
+        stored = data.StructLayout(widths)
+        m.submodules.entries = entries = Queue(stored, self._depth, direct=False)
         m.submodules.orders = orders = Queue(Order, self._depth)
-        m.submodules.releases = releases = Queue(Release, 16)
+        m.submodules.releases = releases = Queue(Release, 16, registered=False)
         m.submodules.writer = writer = MapWriter(self._parameters)
         both_ready = entries.i.ready & orders.i.ready
         m.d.comb += [
             self.entries.ready.eq(both_ready),
-            entries.i.payload.eq(self.entries.payload),
+            *(entries.i.payload[name].eq(field) for name, field in _fields(self.entries.payload)),
             entries.i.valid.eq(self.entries.valid & both_ready),
             orders.i.payload.ticket.eq(self.ticket),
             orders.i.payload.mapped.eq(self.mapped),
@@ -301,9 +310,8 @@ class CompletionQueue(wiring.Component):
         looked = Signal()
         m.d.sync += looked.eq(entries.o.valid & ~entries.o.ready)
         with m.If(~self.completions.valid):
-            qpn = entry.qpn[: exact_log2(self._parameters.n_qp)]
-            hit = self.payload_fault.valid & (self.payload_fault.qpn == qpn)
-            m.d.sync += failed.eq(self.failed.bit_select(qpn, 1) | hit)
+            hit = self.payload_fault.valid & (self.payload_fault.qpn == entry.qpn)
+            m.d.sync += failed.eq(self.failed.bit_select(entry.qpn, 1) | hit)
         mapped = (entry.flags & CqeFlag.MAPPED != 0) & ~failed
         for name in ("opcode", "qpn", "wqe_index", "msn", "mlen", "base_to", "stag"):
             m.d.comb += completion.cqe[name].eq(entry[name])

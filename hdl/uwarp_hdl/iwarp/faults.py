@@ -63,7 +63,7 @@ class FailedQueuePairs(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.faults = faults = Queue(self._qpn_width, _FAULTS)
+        m.submodules.faults = faults = Queue(self._qpn_width, _FAULTS, direct=False)
         valid = self.payload.valid | self.map.valid
         qpn = Mux(self.payload.valid, self.payload.qpn, self.map.qpn)
         with m.If(self.written):
@@ -73,7 +73,7 @@ class FailedQueuePairs(wiring.Component):
         m.d.comb += [
             faults.i.payload.eq(qpn),
             faults.i.valid.eq(valid),
-            self.hold.eq(faults.o.valid),
+            self.hold.eq(faults.level != 0),
             self.requests.payload.type.eq(EventType.DMA_WRITE),
             self.requests.payload.number.eq(faults.o.payload),
             self.requests.valid.eq(faults.o.valid),

@@ -119,38 +119,45 @@ class Queue(wiring.Component):
             m.d.comb += self.level.eq(head_valid + back_valid)
             return m
 
-        self._keep_level(m, put)
         small = self._depth <= _LUT_RAM_WORDS or self._depth * width <= _LUT_RAM_BITS
         if self._direct and small:
-            self._store_in_lut_ram(m, store, head_free, back, back_valid, waiting)
+            fills = self._store_in_lut_ram(m, store, head_free, back, back_valid, waiting)
         else:
+            fills = self.level == self._depth - 1
             self._store_in_block_ram(m, store, head_free, back, back_valid, waiting)
+        self._keep_level(m, put, fills)
         return m
 
-    def _keep_level(self, m, put):
+    def _keep_level(self, m, put, fills):
+        """``fills``: an item that comes, while none leaves, is the last that has room. Where that
+        does not ask for ``level``, nothing is left of it in a queue whose user does not either."""
         full = Signal()
         take = Signal()
         m.d.comb += [self.i.ready.eq(~full), take.eq(self.o.valid & self.o.ready)]
         with m.If(put & ~take):
-            m.d.sync += [self.level.eq(self.level + 1), full.eq(self.level == self._depth - 1)]
+            m.d.sync += [self.level.eq(self.level + 1), full.eq(fills)]
         with m.Elif(take & ~put):
             m.d.sync += [self.level.eq(self.level - 1), full.eq(0)]
 
     def _give_from_lut_ram(self, m):
         put = self.i.valid & self.i.ready
         take = self.o.valid & self.o.ready
-        self._keep_level(m, put)
-        _, read, reader = self._memory(m, put, len(_bits(self.i.payload)), domain="comb")
+        (write, after_write), read, reader = self._memory(
+            m, put, len(_bits(self.i.payload)), ahead=1, domain="comb"
+        )
+        read_next = _after(read, self._depth)
+        self._keep_level(m, put, after_write == read)
         m.d.comb += _bits(self.o.payload).eq(reader.data)
         with m.If(take):
-            m.d.sync += read.eq(_after(read, self._depth))
+            m.d.sync += read.eq(read_next)
         with m.If(put):
             m.d.sync += self.o.valid.eq(1)
         with m.Elif(take):
-            m.d.sync += self.o.valid.eq(self.level != 1)
+            m.d.sync += self.o.valid.eq(read_next != write)
 
-    def _memory(self, m, store, width, **read_port):
-        """The memory with its write port, and the pointer to its oldest word."""
+    def _memory(self, m, store, width, *, ahead=0, **read_port):
+        """The memory with its write port, and its pointers: to the word that is written next, and
+        as many as ``ahead`` after it; and to the oldest one."""
         attributes = {} if self._direct else {"ram_style": "block"}
         m.submodules.memory = words = memory.Memory(
             shape=width, depth=self._depth, init=[], attrs=attributes
@@ -158,28 +165,36 @@ class Queue(wiring.Component):
         writer, reader = words.write_port(), words.read_port(**read_port)
         # Of a queue that is registered never more words than it holds but one, since the first is
         # on its way out (or is ``head``) when the last comes, so equal pointers mean none.
-        write, read = (Signal(range(self._depth), name=name) for name in ("write", "read"))
+        writes = [
+            Signal(range(self._depth), init=number % self._depth, name=f"write_{number}")
+            for number in range(ahead + 1)
+        ]
+        read = Signal(range(self._depth))
         m.d.comb += [
-            writer.addr.eq(write),
+            writer.addr.eq(writes[0]),
             writer.data.eq(_bits(self.i.payload)),
             writer.en.eq(store),
             reader.addr.eq(read),
         ]
         with m.If(store):
-            m.d.sync += write.eq(_after(write, self._depth))
-        return write, read, reader
+            # Those ahead are carried along, so that only the last one takes an adder.
+            following = [*writes[1:], _after(writes[-1], self._depth)]
+            m.d.sync += [a.eq(b) for a, b in zip(writes, following, strict=True)]
+        return writes, read, reader
 
     def _store_in_lut_ram(self, m, store, head_free, back, back_valid, waiting):
-        write, read, reader = self._memory(m, store, len(back), domain="comb")
+        writes, read, reader = self._memory(m, store, len(back), ahead=2, domain="comb")
         m.d.comb += [back.eq(reader.data), waiting.eq(back_valid)]
         read_next = _after(read, self._depth)
         with m.If(head_free & back_valid):
-            m.d.sync += [read.eq(read_next), back_valid.eq(read_next != write)]
+            m.d.sync += [read.eq(read_next), back_valid.eq(read_next != writes[0])]
         with m.If(store):
             m.d.sync += back_valid.eq(1)
+        # Nothing has left, so the first item is in ``head``, and all others are here.
+        return writes[2] == read
 
     def _store_in_block_ram(self, m, store, head_free, back, back_valid, waiting):
-        write, read, reader = self._memory(m, store, len(back))
+        (write,), read, reader = self._memory(m, store, len(back))
         fetched = Signal()
         fetched_free = ~fetched | ~back_valid | head_free
         # Never the word that is being written: since synthesis can see that, it does not add
