@@ -148,7 +148,7 @@ class ReceivePrefetch(wiring.Component):
     idle : Out(1)
         While ``pause``, from its second cycle on: nothing is on its way.
     clear, clear_qpn : In
-        Indices of this QP begin at 0. Only while ``idle`` and ``pause``.
+        Indices of this QP begin at 0. Only in the cycle after one with ``idle`` and ``pause``.
     sweep : In(1)
         With ``clear``, for each QP after a reset.
     read : Out(ReadClientSignature)
