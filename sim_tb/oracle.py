@@ -152,7 +152,7 @@ class Oracle:
         asked = placement.segment
         if asked.opcode is not Opcode.READ_REQUEST or not _goes_back(datagram, placement):
             return False
-        if asked.msn != segment.msn:
+        if asked.msn != segment.msn or len(asked.payload) < READ_REQUEST.size:
             return False
         request = ReadRequest.decode(asked.payload[: READ_REQUEST.size])
         region = self._readable.get(request.source_stag >> 8)

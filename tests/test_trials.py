@@ -7,6 +7,7 @@ of memory, which are the seed's.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -15,11 +16,14 @@ import pytest
 from sim_tb.fuzz import fuzz
 from sim_tb.instant import InstantModel
 from sim_tb.messages import messages
+from sim_tb.reading import read_request
 from sim_tb.trials import (
     PARAMETERS,
     TIMED,
+    Event,
     Generator,
     Outcome,
+    Trial,
     TrialFailed,
     investigate,
     parse_spans,
@@ -349,6 +353,19 @@ def test_the_oracle_needs_no_model(fault: type[Rnic], what: str) -> None:
     with pytest.raises((AssertionError, MemoryFault), match=what):
         for seed in range(1, 20):
             play(messages, seed, opponent=play_faulty(fault), reference=fault)
+
+
+def test_the_oracle_knows_a_request_cut_short() -> None:
+    """It asks for nothing, even if a whole one with its number is answered."""
+
+    def both(trial: Trial, rng: random.Random) -> list[Event]:
+        whole = read_request(trial, trial.source_of_reads, 0, 9)
+        short = replace(whole, payload=whole.payload[:-5])
+        return [trial.arrival(segment, 1, {}) for segment in (short, whole)]
+
+    outcome = play(both, 1, opponent=play_faulty(Rnic))
+    assert outcome.counters[Counter.DROP_DDP_SHORT] == 1
+    assert outcome.counters[Counter.TX_FRAMES] == 1
 
 
 def test_shrink_finds_what_matters() -> None:

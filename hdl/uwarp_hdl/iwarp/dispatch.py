@@ -86,8 +86,8 @@ class Dispatch(wiring.Component):
     requests : Out(stream of ReadRequest)
         A cycle after its datagram has met its fate.
     read_room : In(1)
-        A Read Request, or a Terminate to be sent, can be taken. Right from 2 cycles after the last
-        was offered.
+        A Read Request, or a Terminate to be sent, can be taken. Right from the cycle after the last
+        was taken.
     places : Out(stream of PlaceCommand)
     numbered : Out(8)
         Number, modulo 256, of commands given to ``places`` without ``drop``.
@@ -605,9 +605,7 @@ class Dispatch(wiring.Component):
         pauses = Signal()
         report, terminate = Signal(), Signal()
         m.d.comb += [
-            report.eq(
-                plan.dropped & is_reported(plan.drop) & segment.reports & self.read_room & ~pauses
-            ),
+            report.eq(is_reported(plan.drop) & segment.reports & self.read_room & ~pauses),
             terminate.eq(plan.terminate & ~plan.dropped),
         ]
         with m.If(issue & report):

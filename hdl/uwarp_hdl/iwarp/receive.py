@@ -79,7 +79,7 @@ class DatagramReceiver(wiring.Component):
     requests : Out(stream of ReadRequest)
         Read Requests accepted, Terminates to be sent, and those that came.
     read_room : In(1)
-        One of the first two can be taken. Right from 2 cycles after the last was offered.
+        One of the first two can be taken. Right from the cycle after the last was taken.
     time : In(47)
         Cycles.
     qp, region : Out(TableReadSignature)

@@ -9,12 +9,14 @@ behaviour, 7.8 and 7.11).
                +--> terminates: those that came, in the same queue to the event ring
 
 A request takes a cycle; what comes of it is offered 3 cycles later. Responses of a QP, or from a
-region, that ``close`` names are dropped: their slots are marked until they are free again, and the
-segmenter cuts no more of them. That is done when the segments that were cut by then are through.
+region, that ``close`` names are dropped: their slots are marked, one after the other, until they
+are free again, and the segmenter cuts no more of them. That is done when the segments that were cut
+by then are through.
 """
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
+from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
@@ -94,8 +96,7 @@ class Responder(wiring.Component):
         m.submodules.waiting = waiting = Queue(ReadRequest, n_read + _TOLD, direct=False)
 
         waits = Signal(range(n_read + 1))
-        queued = Signal(range(n_read + 1))  # of these, without a slot
-        told = Signal(range(_TOLD + 1))
+        told = Signal(range(_TOLD + 1))  # of what is in the queue
         sweep = Signal(range(n_read + 1))
         arrival = self.requests
         accepted = arrival.valid & waiting.i.ready
@@ -154,8 +155,7 @@ class Responder(wiring.Component):
             message.granule_mask.eq(DEFAULT_GRANULE - 1),
         ]
         given = self.messages.valid & self.messages.ready
-        m.d.sync += queued.eq(queued + taken - given)
-        self._drop(m, given, request, free.o.p - first, returned, queued != 0)
+        self._drop(m, given, request, free.o.p - first, returned, waiting.level != told)
         return m
 
     def _drop(self, m, given, request, slot, returned, waits):
@@ -164,19 +164,24 @@ class Responder(wiring.Component):
         # A Terminate's region is one that there is not. ``close`` names no row beyond the tables.
         region_width = exact_log2(self._parameters.n_region)
         row_layout = {"qpn": qp_width(self._parameters), "region": region_width + 1}
-        owner = Signal(data.ArrayLayout(data.StructLayout(row_layout), n_read))
+        m.submodules.owners = owners = Memory(
+            shape=data.StructLayout(row_layout), depth=n_read, init=[]
+        )
+        owner_get, owner_put = owners.read_port(domain="comb"), owners.write_port()
         used, marked = Signal(n_read), Signal(n_read)
-        matches = Signal(n_read)
+        visited = Signal(range(n_read))
         under_way = Signal(range(64))
         left = Signal.like(under_way)
         by_qp = self.close.target == CloseTarget.QP
-        with m.If(given):
-            m.d.sync += [
-                owner[slot[: exact_log2(n_read)]].qpn.eq(request.qpn),
-                owner[slot[: exact_log2(n_read)]].region.eq(
-                    Cat(request.region[:region_width], request.report)
-                ),
-            ]
+        m.d.comb += [
+            owner_put.addr.eq(slot[: exact_log2(n_read)]),
+            owner_put.data.qpn.eq(request.qpn),
+            owner_put.data.region.eq(Cat(request.region[:region_width], request.report)),
+            owner_put.en.eq(given),
+            owner_get.addr.eq(visited),
+        ]
+        row = Mux(by_qp, owner_get.data.qpn, owner_get.data.region)
+        matches = row == self.close.row
         m.d.sync += under_way.eq(under_way + self.cut - self.built)
         is_response = self.look >= first
         m.d.comb += self.dropped.eq(
@@ -184,12 +189,10 @@ class Responder(wiring.Component):
         )
         marking = Signal()
         for index in range(n_read):
-            row = Mux(by_qp, owner[index].qpn, owner[index].region)
             freed = returned & (self.released.p == first + index)
-            m.d.comb += matches[index].eq(used[index] & (row == self.close.row))
             with m.If(given & (slot == index)):
                 m.d.sync += used[index].eq(1)
-            with m.If(marking & matches[index]):
+            with m.If(marking & matches & used[index] & (visited == index)):
                 m.d.sync += marked[index].eq(1)
             with m.If(freed):
                 m.d.sync += [used[index].eq(0), marked[index].eq(0)]
@@ -199,7 +202,9 @@ class Responder(wiring.Component):
                     m.next = "MARK"
             with m.State("MARK"):
                 m.d.comb += marking.eq(1)
-                m.next = "TURN"
+                m.d.sync += visited.eq(visited + 1)
+                with m.If(visited == n_read - 1):
+                    m.next = "TURN"
             with m.State("TURN"):
                 # A turn that began before the marks may still cut a segment.
                 m.d.sync += left.eq(under_way - self.built)
