@@ -431,6 +431,19 @@ class TestWaiting:
             assert len(frames(bench)) == left, (target, row)
             bench.advance_ticks(TERMINATE_TICKS)
 
+    def test_what_is_closed_waits_no_longer(self, bench: Bench) -> None:
+        """Its place is free at once, whatever its QP may send."""
+        bench.host.modify_qp(QPN, send_rate=1)
+        bench.receive(request(bench.plain, 0, 1))
+        assert len(frames(bench)) == 1, "the bucket is empty"
+        for _ in range(2):
+            bench.receive(refused())
+            bench.gets(Counter.RX_PLACED, request(bench.plain, 0, 1))
+            bench.gets(Counter.DROP_READ_BUSY, request(bench.plain, 0, 1))
+            bench.host.close_messages(CloseTarget.QP, QPN)
+            assert frames(bench) == []
+            bench.advance_ticks(TERMINATE_TICKS)
+
     @pytest.mark.parametrize("state", [QpState.RESET, QpState.ERROR])
     def test_qp_that_stops(self, bench: Bench, state: QpState) -> None:
         """Reset drops it; in ERROR it goes on to wait."""

@@ -1,15 +1,10 @@
-"""Terminates: what peers report, and what a QP reports to them (7.11)."""
+"""Terminates: what a QP tells its peers of what it does not take (device behaviour, 7.11)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from uwarp.contract import (
-    TERMINATE_CODES,
-    TERMINATE_TICKS,
-    Counter,
-    Terminated,
-)
+from uwarp.contract import TERMINATE_CODES, TERMINATE_TICKS, Counter, Terminated
 from uwarp.wire import Opcode, QueueNumber, Segment, Terminate
 
 from .answers import Answer, Answers
