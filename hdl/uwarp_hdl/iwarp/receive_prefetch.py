@@ -35,8 +35,8 @@ _WQES_LOG2 = exact_log2(64 // RECV_WQE.size)
 def default_depth(parameters: Parameters) -> int:
     """WQEs of a QP that are held: 32 at most.
 
-    At 11 cycles a Send, 32 last for 1.1 us of latency more than the bus takes for 10 bursts of
-    payload words before theirs.
+    At 11 cycles a Send, all but a burst's 8 last for 264 cycles: 1.5 us until the host answers, and
+    a burst of words. QPs that take turns add theirs up.
     """
     return min(32, max(8, CACHED_WQES // parameters.n_qp))
 
@@ -148,7 +148,7 @@ class ReceivePrefetch(wiring.Component):
     idle : Out(1)
         While ``pause``, from its second cycle on: nothing is on its way.
     clear, clear_qpn : In
-        Indices of this QP begin at 0. Only while ``idle`` and ``pause``.
+        Indices of this QP begin at 0. Only in the cycle after one with ``idle`` and ``pause``.
     sweep : In(1)
         With ``clear``, for each QP after a reset.
     read : Out(ReadClientSignature)

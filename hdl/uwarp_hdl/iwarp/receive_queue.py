@@ -196,6 +196,7 @@ class ReceiveQueue(wiring.Component):
         resetting = Signal()
         reset = Signal()
         rung = Signal()
+        clear_qpn = Signal(width)
 
         def is_reset(qpn):
             return doorbell.qpn[:width] == qpn
@@ -222,14 +223,18 @@ class ReceiveQueue(wiring.Component):
             filled_write.addr.eq(prefetch.filled.qpn),
             filled_write.data.eq(prefetch.filled.index + 1),
             prefetch.pause.eq(sweeping | resetting),
-            prefetch.clear.eq(sweeping | reset),
-            prefetch.sweep.eq(sweeping),
-            prefetch.clear_qpn.eq(Mux(sweeping, sweep, doorbell.qpn)),
+            clear_qpn.eq(Mux(sweeping, sweep, doorbell.qpn)),
             prefetch.hint.eq(consumed | (rung & ~doorbell.reset)),
             prefetch.hint_qpn.eq(Mux(consumed, sent_qpn, doorbell.qpn)),
         ]
+        # Nothing is read there for some cycles to come.
+        m.d.sync += [
+            prefetch.clear.eq(sweeping | reset),
+            prefetch.sweep.eq(sweeping),
+            prefetch.clear_qpn.eq(clear_qpn),
+        ]
         with m.If(sweeping | reset):
-            m.d.comb += [filled_write.addr.eq(prefetch.clear_qpn), filled_write.data.eq(0)]
+            m.d.comb += [filled_write.addr.eq(clear_qpn), filled_write.data.eq(0)]
 
         # The prefetch uses the read ports in cycles that no lookup needs.
         qpn = Signal(width)
