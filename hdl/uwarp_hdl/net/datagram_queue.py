@@ -1,0 +1,321 @@
+"""Descriptions of datagrams that wait, kept as the words of their headers.
+
+::
+
+    words --> lanes chosen --> memory --> register --> fields --> o
+    commit, details -------------> queue --------------^
+
+Of a frame those words are written in which its header has something for the Datagram; its source
+addresses take the lanes that are of no use. They are in the memory before the frame's fate is known
+and are read again at once if no other Datagram waits, so that the fields are in their registers
+when it is. What the verdict comes with is in a queue of its own.
+"""
+
+from amaranth.hdl import Cat, Module, Signal
+from amaranth.lib import data, memory, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from uwarp.wire import IMMEDIATE_OPCODES, Opcode
+
+from ..layouts import Datagram, mapped_ipv4
+from ..stream.queue import Queue
+from .headers import SEGMENT, header_octets
+from .word import FrameWord
+
+__all__ = ["DatagramDetails", "DatagramQueue"]
+
+#: Fields of a Datagram that are not in its header as they are.
+_OTHERS = ("qpn", "payload_length", "own", "group", "payload_offset")
+
+#: Words of memory for each Datagram: only a Read Request by IPv6 takes more.
+_WORDS = 8
+
+#: Kinds of words behind those of the UDP header and the segment, which are numbered by their step:
+#: most of the source address, and what is missing of one of IPv6.
+_ADDRESS, _ADDRESS_ENDS = 8, 9
+
+#: Indices of the frame's words that these two are made of, together with the one before.
+_ADDRESS_WORD, _ADDRESS_ENDS_WORD = 3, 4
+
+_PORTS, _CONTROL, _TO, _MESSAGE, _RECORD, _SOURCE, _SOURCE_TO = range(1, 8)
+"""What the words by step are called here, after the fields of the segment in them."""
+
+
+class DatagramDetails(data.Struct):
+    """Members of Datagram that are not from the header."""
+
+    qpn: 16
+    payload_length: 16
+    own: 1
+    group: 1
+
+
+class _HeaderWord(data.Struct):
+    """A word of the memory; ``final`` is the last of its Datagram."""
+
+    data: 64
+    kind: 4
+    ipv6: 1
+    early: 1
+    final: 1
+
+
+class DatagramQueue(wiring.Component):
+    """Take a Datagram's fields out of its frame, and keep it until it is taken.
+
+    A Datagram that finds none before it is offered in the cycle after ``commit``, which may come 3
+    cycles after the last word of its header; others 5 to 12 cycles after the one before them was
+    taken: as many as their words (4 of a Write by IPv4, 9 of a Read Request by IPv6), and up to 3.
+
+    Fields: what a segment does not have is 0, and so is the immediate without the bit IM. A Send
+    with Solicited Event (0x5) is solicited; else the bit SE counts where it is defined, in
+    Write-Record and Send with Immediate. A source address of IPv4 is mapped into IPv6 (RFC 4291,
+    section 2.5.5.2). Of a Read Request ``immediate`` and ``sink_to`` are the sink's STag and TO.
+
+    Parameters
+    ----------
+    datagrams : int
+        Room for Datagrams, 2 or more; for fewer if many of them are Read Requests by IPv6.
+
+    Members
+    -------
+    word : In(FrameWord)
+        Its frame's ``commit`` or ``discard`` is 3 cycles or more after the last, and not after word
+        2 of the next frame was here.
+    source_mac : In(48)
+        Right from word 3 to the last of the header.
+    opcode : In(4)
+        Right from step 2 to the last word of the header.
+    details : In(DatagramDetails)
+        With ``commit``.
+    ready : Out(1)
+        There is room for the frame's Datagram. Right in the cycle in which it is committed.
+    commit, discard : In(1)
+        What has come since the last of these is a Datagram, or nothing. Not both, and ``commit``
+        only if ``ready``.
+    o : Out(stream of Datagram)
+    waiting : Out(1)
+        There is a Datagram in the queue, offered or not yet.
+    """
+
+    def __init__(self, datagrams: int) -> None:
+        self._datagrams = datagrams
+        super().__init__(
+            {
+                "word": In(FrameWord),
+                "source_mac": In(48),
+                "opcode": In(4),
+                "details": In(DatagramDetails),
+                "ready": Out(1),
+                "commit": In(1),
+                "discard": In(1),
+                "o": Out(stream.Signature(Datagram)),
+                "waiting": Out(1),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.details = details = Queue(DatagramDetails, self._datagrams)
+        word = Signal(_HeaderWord)
+        loaded = Signal()
+        taken = Signal()
+        m.d.comb += [
+            details.i.p.eq(self.details),
+            details.i.valid.eq(self.commit),
+            self.o.valid.eq(details.o.valid & loaded),
+            taken.eq(self.o.valid & self.o.ready),
+            details.o.ready.eq(taken),
+            self.waiting.eq(details.level != 0),
+            *(self.o.p[name].eq(details.o.p[name]) for name in _OTHERS[:-1]),
+        ]
+        captures = self._store(m, details, word, loaded)
+        with m.If(taken):
+            m.d.sync += loaded.eq(0)
+        with m.Elif(captures):
+            m.d.sync += loaded.eq(word.final)
+        with m.If(self.discard & ~self.waiting):
+            m.d.sync += loaded.eq(0)
+        fields = self._capture(m, word, captures)
+        m.d.comb += [self.o.p[name].eq(fields[name]) for name in fields.shape().members]
+        m.d.comb += self.o.p.payload_offset.eq(header_octets(fields.opcode, SEGMENT)[:3])
+        return m
+
+    def _store(self, m, details, word, loaded):
+        """From ``self.word`` to ``word``, through the memory: whether that is to be captured."""
+        depth = 1 << (_WORDS * self._datagrams - 1).bit_length()
+        shape = len(word.as_value())
+        m.submodules.words = words = memory.Memory(shape=shape, depth=depth, init=[])
+        writer, reader = words.write_port(), words.read_port()
+        stored, stores = self._choose(m)
+
+        # One bit more than an address, so that full and empty differ.
+        write, committed, read = (
+            Signal(range(2 * depth), name=name) for name in ("write", "committed", "read")
+        )
+        full, lost = Signal(), Signal()
+        m.d.comb += [
+            full.eq((write ^ read) == depth),
+            writer.addr.eq(write[:-1]),
+            writer.data.eq(stored.as_value()),
+            writer.en.eq(stores & ~full),
+            self.ready.eq(details.i.ready & ~lost),
+        ]
+        with m.If(writer.en):
+            m.d.sync += write.eq(write + 1)
+        with m.If(stores & full):
+            m.d.sync += lost.eq(1)
+        with m.If(self.commit):
+            m.d.sync += committed.eq(write)
+        with m.If(self.discard):
+            m.d.sync += write.eq(committed)
+        with m.If(self.commit | self.discard):
+            m.d.sync += lost.eq(0)
+
+        # What is not yet committed is read only if all before it has been taken: so, if it is
+        # discarded, either nothing of it has been read or all that has been is of it.
+        fetched, staged = Signal(), Signal()
+        captures = Signal()
+        stage_free = ~staged | captures
+        m.d.comb += [
+            captures.eq(staged & ~loaded),
+            reader.addr.eq(read[:-1]),
+            reader.en.eq(
+                (read != write) & (~self.waiting | (read != committed)) & (~fetched | stage_free)
+            ),
+        ]
+        with m.If(reader.en):
+            m.d.sync += read.eq(read + 1)
+        with m.If(~fetched | stage_free):
+            m.d.sync += fetched.eq(reader.en)
+        with m.If(stage_free):
+            m.d.sync += [staged.eq(fetched), word.as_value().eq(reader.data)]
+        with m.If(self.discard & ~self.waiting):
+            m.d.sync += [read.eq(committed), fetched.eq(0), staged.eq(0)]
+        return captures
+
+    def _choose(self, m):
+        """The word to be written in this cycle, and whether there is one."""
+        word = self.word
+        stored, stores = Signal(_HeaderWord), Signal()
+        # The source address of IPv6 begins in lane 1 of the word before ``_ADDRESS``; that of an
+        # early IPv4 header in lane 3.
+        before = Signal(48)
+        with m.If(word.valid & (word.index == _ADDRESS_WORD - 1)):
+            m.d.sync += before.eq(word.data[16:])
+        mac = Cat(self.source_mac.word_select(octet, 8) for octet in reversed(range(6)))
+
+        final_step = Signal(4)
+        m.d.comb += final_step.eq(header_octets(self.opcode, SEGMENT - 1)[3:])
+        is_address = word.index == _ADDRESS_WORD
+        is_rest = Signal()
+        is_ports = word.step == _PORTS
+        low, port, middle, high = (word.data.word_select(lane, 16) for lane in range(4))
+        lanes = [stored.data.word_select(lane, 16) for lane in range(4)]
+        m.d.comb += [
+            is_rest.eq((word.index == _ADDRESS_ENDS_WORD) & word.ipv6),
+            stores.eq(
+                word.valid & (is_address | is_rest | ((word.step != 0) & (word.step <= final_step)))
+            ),
+            stored.kind.eq(word.step),
+            stored.ipv6.eq(word.ipv6),
+            stored.early.eq(word.early),
+            stored.final.eq(word.step == final_step),
+            Cat(lanes).eq(Cat(low, port, middle, high)),
+        ]
+        with m.If(is_rest):
+            m.d.comb += [stored.kind.eq(_ADDRESS_ENDS), Cat(lanes[1:]).eq(before)]
+        with m.Elif(is_address):
+            m.d.comb += stored.kind.eq(_ADDRESS)
+            with m.If(word.early & ~word.ipv6):
+                m.d.comb += lanes[3].eq(before[32:])
+        with m.Elif(is_ports):
+            m.d.comb += Cat(lanes[0], lanes[2], lanes[3]).eq(mac)
+        return stored, stores
+
+    def _capture(self, m, word, captures):
+        """The fields of the header of which ``word`` is one."""
+        members = data.Layout.cast(Datagram).members.items()
+        datagram = Signal(data.StructLayout({k: v for k, v in members if k not in _OTHERS}))
+        octets = [word.data.word_select(octet, 8) for octet in range(8)]
+
+        def number(first, last):
+            """The octets as a number in network byte order."""
+            return Cat(reversed(octets[first:last]))
+
+        def comes(kind):
+            return m.If(captures & (word.kind == kind))
+
+        tagged = Signal()
+        is_request = datagram.opcode == Opcode.READ_REQUEST
+
+        # IPv4 is in lanes 1 and 2, or in 3 and 0.
+        late_ipv4 = ~word.ipv6 & ~word.early
+        address = datagram.source_ip
+        with comes(_ADDRESS):
+            m.d.sync += [
+                address[80:].eq(0),
+                address[16:32].eq(number(6, 8)),
+                address[:16].eq(number(0, 2)),
+            ]
+            with m.If(word.ipv6):
+                m.d.sync += address[32:80].eq(number(0, 6))
+            with m.Else():
+                m.d.sync += address[32:80].eq(mapped_ipv4(address[:32])[32:])
+            with m.If(late_ipv4):
+                m.d.sync += [address[16:32].eq(number(2, 4)), address[:16].eq(number(4, 6))]
+        with comes(_ADDRESS_ENDS):
+            m.d.sync += [address[80:].eq(number(2, 8)), address[:16].eq(number(0, 2))]
+
+        with comes(_PORTS):
+            mac = Cat(octets[:2], octets[4:])
+            m.d.sync += [
+                datagram.source_port.eq(number(2, 4)),
+                datagram.source_mac.eq(Cat(mac.word_select(i, 8) for i in reversed(range(6)))),
+            ]
+
+        control, operation = octets[2], octets[3]
+        with comes(_CONTROL):
+            has_immediate = operation[:4].matches(*IMMEDIATE_OPCODES)
+            is_solicited = operation[:4].matches(Opcode.SEND_SOLICITED)
+            m.d.sync += [
+                tagged.eq(control[7]),
+                datagram.last.eq(control[6]),
+                datagram.opcode.eq(operation[:4]),
+                datagram.immediate_valid.eq(has_immediate & operation[4]),
+                datagram.solicited.eq(is_solicited | has_immediate & operation[5]),
+                datagram.stag.eq(0),
+                datagram.mlen.eq(0),
+                datagram.mo.eq(0),
+                datagram.immediate.eq(0),
+                datagram.sink_to.eq(0),
+            ]
+            with m.If(control[7]):
+                m.d.sync += datagram.stag.eq(number(4, 8))
+            with m.Else():
+                m.d.sync += datagram.mlen.eq(number(4, 8))
+        with comes(_TO):
+            m.d.sync += [datagram.to.eq(0), datagram.qn.eq(0), datagram.msn.eq(0)]
+            with m.If(tagged):
+                m.d.sync += datagram.to.eq(number(0, 8))
+            with m.Else():
+                m.d.sync += [datagram.qn.eq(number(0, 4)), datagram.msn.eq(number(4, 8))]
+        with comes(_MESSAGE):
+            with m.If(tagged):
+                m.d.sync += [datagram.msn.eq(number(0, 4)), datagram.mo.eq(number(4, 8))]
+            with m.Else():
+                m.d.sync += datagram.mo.eq(number(0, 4))
+                with m.If(datagram.immediate_valid | is_request):
+                    m.d.sync += datagram.immediate.eq(number(4, 8))
+        with comes(_RECORD):
+            with m.If(tagged):
+                m.d.sync += datagram.mlen.eq(number(0, 4))
+                with m.If(datagram.immediate_valid):
+                    m.d.sync += datagram.immediate.eq(number(4, 8))
+            with m.Else():
+                m.d.sync += datagram.sink_to.eq(number(0, 8))
+        with comes(_SOURCE):
+            m.d.sync += [datagram.mlen.eq(number(0, 4)), datagram.stag.eq(number(4, 8))]
+        with comes(_SOURCE_TO):
+            m.d.sync += datagram.to.eq(number(0, 8))
+        return datagram
