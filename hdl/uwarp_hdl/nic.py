@@ -129,6 +129,7 @@ class Nic(wiring.Component):
         m.d.comb += [
             receiver.waiting.eq(frames.waiting),
             receiver.more.eq(copies.more),
+            frames.again.eq(copies.again),
             frames.config.eq(control.config),
             receiver.time.eq(control.time),
             receiver.close.eq(control.close),

@@ -118,6 +118,7 @@ class ReceiveSide(wiring.Component):
             frames.config.eq(self.config),
             receiver.waiting.eq(frames.waiting),
             receiver.more.eq(copies.more),
+            frames.again.eq(copies.again),
             receiver.time.eq(self.time),
             receiver.close.eq(self.close),
             self.opened.eq(receiver.opened),

@@ -11,7 +11,7 @@ and are read again at once if no other Datagram waits, so that the fields are in
 when it is. What the verdict comes with is in a queue of its own.
 """
 
-from amaranth.hdl import Cat, Module, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -236,7 +236,8 @@ class DatagramQueue(wiring.Component):
     def _capture(self, m, word, captures):
         """The fields of the header of which ``word`` is one."""
         members = data.Layout.cast(Datagram).members.items()
-        datagram = Signal(data.StructLayout({k: v for k, v in members if k not in _OTHERS}))
+        shape = data.StructLayout({k: v for k, v in members if k not in _OTHERS})
+        datagram = Signal(shape)
         octets = [word.data.word_select(octet, 8) for octet in range(8)]
 
         def number(first, last):
@@ -244,78 +245,69 @@ class DatagramQueue(wiring.Component):
             return Cat(reversed(octets[first:last]))
 
         def comes(kind):
-            return m.If(captures & (word.kind == kind))
+            return captures & (word.kind == kind)
 
-        tagged = Signal()
-        is_request = datagram.opcode == Opcode.READ_REQUEST
+        def load(condition, **fields):
+            with m.If(condition):
+                m.d.sync += [datagram[name].eq(value) for name, value in fields.items()]
+
+        def clear(condition, *names):
+            """Written last for a field, this is the registers' own reset; else it takes LUTs."""
+            with m.If(condition):
+                m.d.sync += [datagram[name].eq(0) for name in names]
 
         # IPv4 is in lanes 1 and 2, or in 3 and 0.
         late_ipv4 = ~word.ipv6 & ~word.early
         address = datagram.source_ip
-        with comes(_ADDRESS):
+        with m.If(comes(_ADDRESS)):
             m.d.sync += [
-                address[80:].eq(0),
-                address[16:32].eq(number(6, 8)),
-                address[:16].eq(number(0, 2)),
+                address[16:32].eq(Mux(late_ipv4, number(2, 4), number(6, 8))),
+                address[32:80].eq(number(0, 6)),
             ]
-            with m.If(word.ipv6):
-                m.d.sync += address[32:80].eq(number(0, 6))
-            with m.Else():
+            with m.If(~word.ipv6):
                 m.d.sync += address[32:80].eq(mapped_ipv4(address[:32])[32:])
-            with m.If(late_ipv4):
-                m.d.sync += [address[16:32].eq(number(2, 4)), address[:16].eq(number(4, 6))]
-        with comes(_ADDRESS_ENDS):
-            m.d.sync += [address[80:].eq(number(2, 8)), address[:16].eq(number(0, 2))]
-
-        with comes(_PORTS):
-            mac = Cat(octets[:2], octets[4:])
+        with m.If(comes(_ADDRESS) | comes(_ADDRESS_ENDS)):
+            is_late = late_ipv4 & (word.kind == _ADDRESS)
             m.d.sync += [
-                datagram.source_port.eq(number(2, 4)),
-                datagram.source_mac.eq(Cat(mac.word_select(i, 8) for i in reversed(range(6)))),
+                address[:16].eq(Mux(is_late, number(4, 6), number(0, 2))),
+                address[80:].eq(number(2, 8)),
             ]
+        with m.If(comes(_ADDRESS)):
+            m.d.sync += address[80:].eq(0)
+
+        mac = Cat(octets[:2], octets[4:])
+        load(
+            comes(_PORTS),
+            source_port=number(2, 4),
+            source_mac=Cat(mac.word_select(octet, 8) for octet in reversed(range(6))),
+        )
 
         control, operation = octets[2], octets[3]
-        with comes(_CONTROL):
-            has_immediate = operation[:4].matches(*IMMEDIATE_OPCODES)
-            is_solicited = operation[:4].matches(Opcode.SEND_SOLICITED)
-            m.d.sync += [
-                tagged.eq(control[7]),
-                datagram.last.eq(control[6]),
-                datagram.opcode.eq(operation[:4]),
-                datagram.immediate_valid.eq(has_immediate & operation[4]),
-                datagram.solicited.eq(is_solicited | has_immediate & operation[5]),
-                datagram.stag.eq(0),
-                datagram.mlen.eq(0),
-                datagram.mo.eq(0),
-                datagram.immediate.eq(0),
-                datagram.sink_to.eq(0),
-            ]
-            with m.If(control[7]):
-                m.d.sync += datagram.stag.eq(number(4, 8))
-            with m.Else():
-                m.d.sync += datagram.mlen.eq(number(4, 8))
-        with comes(_TO):
-            m.d.sync += [datagram.to.eq(0), datagram.qn.eq(0), datagram.msn.eq(0)]
-            with m.If(tagged):
-                m.d.sync += datagram.to.eq(number(0, 8))
-            with m.Else():
-                m.d.sync += [datagram.qn.eq(number(0, 4)), datagram.msn.eq(number(4, 8))]
-        with comes(_MESSAGE):
-            with m.If(tagged):
-                m.d.sync += [datagram.msn.eq(number(0, 4)), datagram.mo.eq(number(4, 8))]
-            with m.Else():
-                m.d.sync += datagram.mo.eq(number(0, 4))
-                with m.If(datagram.immediate_valid | is_request):
-                    m.d.sync += datagram.immediate.eq(number(4, 8))
-        with comes(_RECORD):
-            with m.If(tagged):
-                m.d.sync += datagram.mlen.eq(number(0, 4))
-                with m.If(datagram.immediate_valid):
-                    m.d.sync += datagram.immediate.eq(number(4, 8))
-            with m.Else():
-                m.d.sync += datagram.sink_to.eq(number(0, 8))
-        with comes(_SOURCE):
-            m.d.sync += [datagram.mlen.eq(number(0, 4)), datagram.stag.eq(number(4, 8))]
-        with comes(_SOURCE_TO):
-            m.d.sync += datagram.to.eq(number(0, 8))
+        has_immediate = operation[:4].matches(*IMMEDIATE_OPCODES)
+        is_solicited = operation[:4].matches(Opcode.SEND_SOLICITED)
+        tagged = Signal()
+        with m.If(comes(_CONTROL)):
+            m.d.sync += tagged.eq(control[7])
+        load(
+            comes(_CONTROL),
+            last=control[6],
+            opcode=operation[:4],
+            immediate_valid=has_immediate & operation[4],
+            solicited=is_solicited | has_immediate & operation[5],
+        )
+        is_request = datagram.opcode == Opcode.READ_REQUEST
+        has_immediate = datagram.immediate_valid | is_request
+        first, second = number(0, 4), number(4, 8)
+        load(comes(_CONTROL) | comes(_SOURCE), stag=second)
+        load(comes(_CONTROL) | comes(_SOURCE) | comes(_RECORD) & tagged, mlen=first)
+        load(comes(_CONTROL), mlen=second)
+        load(comes(_TO) & tagged | comes(_SOURCE_TO), to=number(0, 8))
+        load(comes(_TO) & ~tagged, qn=first)
+        load((comes(_TO) & ~tagged) | (comes(_MESSAGE) & tagged), msn=Mux(tagged, first, second))
+        load(comes(_MESSAGE), mo=Mux(tagged, second, first))
+        load(Mux(tagged, comes(_RECORD), comes(_MESSAGE)) & has_immediate, immediate=second)
+        load(comes(_RECORD) & ~tagged, sink_to=number(0, 8))
+        clear(comes(_CONTROL) & ~control[7], "stag")
+        clear(comes(_CONTROL) & control[7], "mlen")
+        clear(comes(_CONTROL), "to", "qn", "msn", "mo", "immediate", "sink_to")
         return datagram

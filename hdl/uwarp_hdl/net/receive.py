@@ -69,6 +69,8 @@ class FrameReceiver(wiring.Component):
     payload : Out(stream of PacketBeat)
         The words that hold payload, as they lie in the frame without tags and options; ``count`` of
         the last one is where it ends. The payloads are in the order of ``datagrams``.
+    again : In(1)
+        The payload that is offered is to be offered once more, as of PacketFifo.
     events : Out
         Bit ``c`` is 1 for one cycle for each count of Counter ``c``: RX_FRAMES together with what
         became of the frame, or alone if it became a Datagram.
@@ -92,6 +94,7 @@ class FrameReceiver(wiring.Component):
                 "datagrams": Out(stream.Signature(Datagram)),
                 "waiting": Out(1),
                 "payload": Out(stream.Signature(PacketBeat)),
+                "again": In(1),
                 "events": Out(len(Counter)),
             }
         )
@@ -177,8 +180,9 @@ class FrameReceiver(wiring.Component):
             m.d.sync += [a.eq(b) for a, b in zip(held, items.values(), strict=True)]
             inside, last, count, own, to_group = held
 
-        m.submodules.payloads = payloads = PacketFifo(PacketBeat, self._payload_words)
+        m.submodules.payloads = payloads = PacketFifo(PacketBeat, self._payload_words, repeats=True)
         m.submodules.queue = queue = DatagramQueue(self._datagrams)
+        m.d.comb += payloads.again.eq(self.again)
         connect_streams(m, payloads.o, self.payload)
         connect_streams(m, queue.o, self.datagrams)
 
