@@ -51,7 +51,7 @@ class _Stage(data.Struct):
     valid: 1
     last: 1
     count: 4
-    puts: 4
+    puts: 6
     alone: 1
     mark: 1
     completes: 1
@@ -125,7 +125,7 @@ class FrameSender(wiring.Component):
         crc_index, crc_place = (frame.octets - CRC_OCTETS)[3:], (frame.octets - CRC_OCTETS)[:3]
         last_index = (frame.octets - 1)[3:]
         # Settled before the checksum's word, and long before the CRC's, is read.
-        crc_octets = Signal(96)
+        crc_octets = Signal(56)  # moved up by as many as its place is into a half of a word
         crc_word, end_word = Signal(len(index)), Signal(len(index))
         last_count = Signal(4)
         checksum_word = Signal(4, init=_SETTLED)
@@ -139,7 +139,7 @@ class FrameSender(wiring.Component):
         with m.If(advance):
             # They stay while the frame's last word is in the memory.
             m.d.sync += [
-                crc_octets.eq(frame.crc << (crc_place << 3)),
+                crc_octets.eq(frame.crc << (crc_place[:2] << 3)),
                 checksum.eq(frame.checksum),
             ]
         m.d.sync += [
@@ -173,12 +173,16 @@ class FrameSender(wiring.Component):
             ]
         is_checksum = index == checksum_word
         after_headers = (index > _SETTLED) & ~is_checksum
+        puts_crc = after_headers & begins_crc
+        crc_high = crc_place[2]
         m.d.comb += next_stage.puts.eq(
             Cat(
                 is_checksum & ~checksum_high,
                 is_checksum & checksum_high,
-                after_headers & begins_crc,
-                after_headers & ~begins_crc & next_last,
+                puts_crc & ~crc_high,
+                puts_crc & crc_high,
+                puts_crc & ~crc_high,
+                after_headers & ~begins_crc & next_last & crc_high,
             )
         )
 
@@ -201,7 +205,8 @@ class FrameSender(wiring.Component):
         in_memory, in_register = Signal(_Stage), Signal(_Stage)
         word, insert = Signal(64), Signal(64)
         # One is chosen at most, so that the choice is an OR.
-        choices = (checksum, checksum << 32, crc_octets[:64], crc_octets[64:])
+        crc, crc_rest = crc_octets[:32], crc_octets[32:]
+        choices = (checksum, checksum << 32, crc, crc << 32, crc_rest << 32, crc_rest)
         chosen = reduce(
             or_,
             (
