@@ -63,7 +63,7 @@ class _HeaderWord(data.Struct):
 class DatagramQueue(wiring.Component):
     """Take a Datagram's fields out of its frame, and keep it until it is taken.
 
-    A Datagram that finds none before it is offered in the cycle after ``commit``, which may come 3
+    A Datagram that finds none before it is offered in the cycle after ``commit``, which may come 4
     cycles after the last word of its header; others 5 to 12 cycles after the one before them was
     taken: as many as their words (4 of a Write by IPv4, 9 of a Read Request by IPv6), and up to 3.
 
@@ -80,10 +80,10 @@ class DatagramQueue(wiring.Component):
     Members
     -------
     word : In(FrameWord)
-        Its frame's ``commit`` or ``discard`` is 3 cycles or more after the last, and not after word
-        2 of the next frame was here.
+        Its frame's ``commit`` or ``discard`` is 4 cycles or more after the last, and not after word
+        3 of the next frame was here.
     source_mac : In(48)
-        Right from word 3 to the last of the header.
+        Right with the word of step 1.
     opcode : In(4)
         Right from step 2 to the last word of the header.
     details : In(DatagramDetails)
@@ -147,7 +147,9 @@ class DatagramQueue(wiring.Component):
         shape = len(word.as_value())
         m.submodules.words = words = memory.Memory(shape=shape, depth=depth, init=[])
         writer, reader = words.write_port(), words.read_port()
-        stored, stores = self._choose(m)
+        chosen, chooses = self._choose(m)
+        stored, stores = Signal(_HeaderWord), Signal()
+        m.d.sync += [stored.eq(chosen), stores.eq(chooses)]
 
         # One bit more than an address, so that full and empty differ.
         write, committed, read = (
@@ -195,7 +197,7 @@ class DatagramQueue(wiring.Component):
         return captures
 
     def _choose(self, m):
-        """The word to be written in this cycle, and whether there is one."""
+        """The word to be written in the next cycle, and whether there is one."""
         word = self.word
         stored, stores = Signal(_HeaderWord), Signal()
         # The source address of IPv6 begins in lane 1 of the word before ``_ADDRESS``; that of an
@@ -264,8 +266,8 @@ class DatagramQueue(wiring.Component):
                 address[16:32].eq(Mux(late_ipv4, number(2, 4), number(6, 8))),
                 address[32:80].eq(number(0, 6)),
             ]
-            with m.If(~word.ipv6):
-                m.d.sync += address[32:80].eq(mapped_ipv4(address[:32])[32:])
+        with m.If(comes(_ADDRESS) & ~word.ipv6):
+            m.d.sync += address[32:80].eq(mapped_ipv4(address[:32])[32:])
         with m.If(comes(_ADDRESS) | comes(_ADDRESS_ENDS)):
             is_late = late_ipv4 & (word.kind == _ADDRESS)
             m.d.sync += [

@@ -191,7 +191,7 @@ class FrameReceiver(wiring.Component):
         # A register was written during the frame.
         skips, earlier_skipped = Signal(), Signal()
         m.d.comb += [
-            queue.word.eq(words[2]),
+            queue.word.eq(words[1]),
             queue.source_mac.eq(source_mac),
             queue.opcode.eq(checked.fields.rdmap_control[:4]),
             queue.details.qpn.eq(lookup.qpn),
