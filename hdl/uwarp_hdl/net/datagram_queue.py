@@ -79,8 +79,8 @@ class DatagramQueue(wiring.Component):
 
     Members
     -------
-    word : In(FrameWord)
-        Its frame's ``commit`` or ``discard`` is 4 cycles or more after the last, and not after word
+    following, word : In(FrameWord)
+        A word of this cycle and of the one before. Its frame's ``commit`` or ``discard`` is 4 cycles or more after the last, and not after word
         3 of the next frame was here.
     source_mac : In(48)
         Right with the word of step 1.
@@ -102,6 +102,7 @@ class DatagramQueue(wiring.Component):
         self._datagrams = datagrams
         super().__init__(
             {
+                "following": In(FrameWord),
                 "word": In(FrameWord),
                 "source_mac": In(48),
                 "opcode": In(4),
@@ -198,7 +199,7 @@ class DatagramQueue(wiring.Component):
 
     def _choose(self, m):
         """The word to be written in the next cycle, and whether there is one."""
-        word = self.word
+        word, following = self.word, self.following
         stored, stores = Signal(_HeaderWord), Signal()
         # The source address of IPv6 begins in lane 1 of the word before ``_ADDRESS``; that of an
         # early IPv4 header in lane 3.
@@ -209,13 +210,19 @@ class DatagramQueue(wiring.Component):
 
         final_step = Signal(4)
         m.d.comb += final_step.eq(header_octets(self.opcode, SEGMENT - 1)[3:])
-        is_address = word.index == _ADDRESS_WORD
-        is_rest = Signal()
-        is_ports = word.step == _PORTS
+        # Registers: their fan-out is large.
+        is_address, is_rest, is_ports, is_early_ipv4 = (
+            Signal(name=name) for name in ("is_address", "is_rest", "is_ports", "is_early_ipv4")
+        )
+        m.d.sync += [
+            is_address.eq(following.index == _ADDRESS_WORD),
+            is_rest.eq((following.index == _ADDRESS_ENDS_WORD) & following.ipv6),
+            is_ports.eq(following.step == _PORTS),
+            is_early_ipv4.eq(following.early & ~following.ipv6),
+        ]
         low, port, middle, high = (word.data.word_select(lane, 16) for lane in range(4))
         lanes = [stored.data.word_select(lane, 16) for lane in range(4)]
         m.d.comb += [
-            is_rest.eq((word.index == _ADDRESS_ENDS_WORD) & word.ipv6),
             stores.eq(
                 word.valid & (is_address | is_rest | ((word.step != 0) & (word.step <= final_step)))
             ),
@@ -229,7 +236,7 @@ class DatagramQueue(wiring.Component):
             m.d.comb += [stored.kind.eq(_ADDRESS_ENDS), Cat(lanes[1:]).eq(before)]
         with m.Elif(is_address):
             m.d.comb += stored.kind.eq(_ADDRESS)
-            with m.If(word.early & ~word.ipv6):
+            with m.If(is_early_ipv4):
                 m.d.comb += lanes[3].eq(before[32:])
         with m.Elif(is_ports):
             m.d.comb += Cat(lanes[0], lanes[2], lanes[3]).eq(mac)

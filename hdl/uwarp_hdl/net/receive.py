@@ -191,6 +191,7 @@ class FrameReceiver(wiring.Component):
         # A register was written during the frame.
         skips, earlier_skipped = Signal(), Signal()
         m.d.comb += [
+            queue.following.eq(words[0]),
             queue.word.eq(words[1]),
             queue.source_mac.eq(source_mac),
             queue.opcode.eq(checked.fields.rdmap_control[:4]),
