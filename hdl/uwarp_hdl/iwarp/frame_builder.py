@@ -41,6 +41,7 @@ from .frame_check import FrameCheck, FrameEnd
 from .payload_reader import PayloadWord
 from .scheduler import all_slots, slot_width
 from .segment import segment_layout
+from .terminate import whole_code
 
 __all__ = ["FRAMES", "FrameBuilder", "buffer_words", "done_layout"]
 
@@ -61,11 +62,13 @@ _HEADERS = {
         Opcode.WRITE,
         Opcode.READ_REQUEST,
         Opcode.SEND,
+        Opcode.TERMINATE,
         Opcode.WRITE_RECORD,
         Opcode.READ_RESPONSE_RECORD,
         Opcode.SEND_IMMEDIATE,
     )
 }
+_CONTROL_WORD = 4
 _TAGGED = [opcode for opcode in _HEADERS if opcode in TAGGED_OPCODES]
 
 
@@ -80,7 +83,7 @@ def buffer_words(parameters: Parameters) -> int:
 
 def done_layout(parameters: Parameters) -> data.StructLayout:
     """What the completion of a message needs. ``tracked`` if it is a Read whose CQE comes from its
-    tracker, ``silent`` if it is a response: it has none."""
+    tracker, ``silent`` if it is a response or a Terminate: it has none."""
     members = segment_layout(parameters).members
     names = ("slot", "qpn", "cq", "index", "status", "opcode", "signaled", "discard")
     names += ("silent", "mlen", "msn", "stag", "to", "mo")
@@ -327,6 +330,7 @@ class FrameBuilder(wiring.Component):
             check.end.ipv6.eq(segment.ipv6),
             check.end.own.eq(own),
             check.end.group.eq(segment.dest_mac[MAC_GROUP_BIT]),
+            check.end.terminate.eq(segment.opcode == Opcode.TERMINATE),
             end_valid.eq(end),
         ]
         m.d.comb += [
@@ -382,6 +386,7 @@ class FrameBuilder(wiring.Component):
         tagged = Signal()
         extended = Signal()
         read = Signal()
+        terminate = Signal()
         opcode = Signal(4)
         m.d.comb += [
             tagged.eq(
@@ -391,6 +396,7 @@ class FrameBuilder(wiring.Component):
                 (segment.opcode == Opcode.WRITE_RECORD) | (segment.opcode == Opcode.SEND_IMMEDIATE)
             ),
             read.eq(segment.opcode == Opcode.READ_REQUEST),
+            terminate.eq(segment.opcode == Opcode.TERMINATE),
             opcode.eq(segment.opcode),
         ]
         with m.If((segment.opcode == Opcode.SEND) & segment.solicited):
@@ -414,6 +420,7 @@ class FrameBuilder(wiring.Component):
         firsts = [
             (at(1, tagged) | at(5), to_high),
             (at(1, read), Const(QueueNumber.REQUEST, 32)),
+            (at(1, terminate), Const(QueueNumber.TERMINATE, 32)),
             (at(2, tagged), segment.msn),
             (at(2, untagged), segment.mo),
             (at(3, tagged) | at(4), segment.mlen),
@@ -422,11 +429,13 @@ class FrameBuilder(wiring.Component):
         seconds = [
             (at(0, tagged) | at(4), segment.stag),
             (at(0, read), Const(READ_REQUEST.size, 32)),
-            (at(0, untagged & ~read), segment.mlen),
+            (at(0, terminate), Const(_CONTROL_WORD, 32)),
+            (at(0, untagged & ~read & ~terminate), segment.mlen),
             (at(1, tagged) | at(5), to_low),
             (at(1, untagged), segment.msn),
             (at(2, tagged), segment.mo),
             (at(2, untagged) | at(3, tagged), segment.immediate),  # a Read's is the sink STag
+            (at(2, terminate), Cat(Const(0, 16), whole_code(segment.stag[16:]))),
             (at(3, untagged), sink_low),
         ]
         for half, choices in enumerate((firsts, seconds)):

@@ -72,9 +72,10 @@ def segment_layout(parameters: Parameters) -> data.StructLayout:
 
     With ``frame`` a frame of ``octets`` octets goes out, ``length`` of them payload; one that
     ``opens`` only when its tracker is open. With ``last`` the message ends here: with ``status``,
-    or without a completion on ``discard`` or of a response (``silent``). Of a Read ``stag`` and
-    ``to`` are the source's, ``immediate`` and ``sink_to`` the sink's. ``dest_ip`` is an IPv4
-    address in its low 32 bits, unless ``ipv6``.
+    or without a completion on ``discard`` or of a response or a Terminate (``silent``). Of a Read
+    ``stag`` and ``to`` are the source's, ``immediate`` and ``sink_to`` the sink's; of a Terminate
+    ``stag`` is as in its message, ``mlen`` means nothing. ``dest_ip`` is an IPv4 address in its low
+    32 bits, unless ``ipv6``.
     """
     message = message_layout(parameters).members
     return data.StructLayout(
@@ -299,10 +300,12 @@ class Segmenter(wiring.Component):
         ends = Signal()
         tagged = Signal()
         reads = Signal()
+        bare = Signal()  # nothing of its length is payload
         enough = Signal()
         m.d.comb += [
             tagged.eq(Cat(message.opcode == opcode for opcode in TAGGED_OPCODES).any()),
             reads.eq(message.opcode == Opcode.READ_REQUEST),
+            bare.eq(reads | (message.opcode == Opcode.TERMINATE)),
             sound.eq(~stale & (message.status == Status.SUCCESS)),
             frame.eq(sound & ~failed),
             first.eq(row.mo == 0),
@@ -482,7 +485,7 @@ class Segmenter(wiring.Component):
             with m.State("OFFSET"):
                 overhead = OVERHEAD[Opcode.READ_RESPONSE_RECORD]
                 m.d.sync += [
-                    remaining.eq(Mux(reads, 0, message.length - row.mo)),
+                    remaining.eq(Mux(bare, 0, message.length - row.mo)),
                     to.eq(message.remote_to + row.mo),
                     place.eq(Mux(tagged, message.remote_to[:16], 0) + row.mo[:16]),
                     address.eq(piece.address + row.begun),

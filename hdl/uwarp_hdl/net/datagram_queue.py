@@ -70,7 +70,8 @@ class DatagramQueue(wiring.Component):
     Fields: what a segment does not have is 0, and so is the immediate without the bit IM. A Send
     with Solicited Event (0x5) is solicited; else the bit SE counts where it is defined, in
     Write-Record and Send with Immediate. A source address of IPv4 is mapped into IPv6 (RFC 4291,
-    section 2.5.5.2). Of a Read Request ``immediate`` and ``sink_to`` are the sink's STag and TO.
+    section 2.5.5.2). Of a Read Request ``immediate`` and ``sink_to`` are the sink's STag and TO, of
+    a Terminate ``immediate`` is the control word.
 
     Parameters
     ----------
@@ -80,8 +81,8 @@ class DatagramQueue(wiring.Component):
     Members
     -------
     following, word : In(FrameWord)
-        A word of this cycle and of the one before. Its frame's ``commit`` or ``discard`` is 4 cycles or more after the last, and not after word
-        3 of the next frame was here.
+        A word of this cycle and of the one before. The ``commit`` or ``discard`` of its frame comes
+        4 cycles or more after the last word, and not after word 3 of the next frame.
     source_mac : In(48)
         Right with the word of step 1.
     opcode : In(4)
@@ -304,8 +305,8 @@ class DatagramQueue(wiring.Component):
             immediate_valid=has_immediate & operation[4],
             solicited=is_solicited | has_immediate & operation[5],
         )
-        is_request = datagram.opcode == Opcode.READ_REQUEST
-        has_immediate = datagram.immediate_valid | is_request
+        has_more = datagram.opcode.matches(Opcode.READ_REQUEST, Opcode.TERMINATE)
+        takes_immediate = datagram.immediate_valid | has_more
         first, second = number(0, 4), number(4, 8)
         load(comes(_CONTROL) | comes(_SOURCE), stag=second)
         load(comes(_CONTROL) | comes(_SOURCE) | comes(_RECORD) & tagged, mlen=first)
@@ -314,7 +315,7 @@ class DatagramQueue(wiring.Component):
         load(comes(_TO) & ~tagged, qn=first)
         load((comes(_TO) & ~tagged) | (comes(_MESSAGE) & tagged), msn=Mux(tagged, first, second))
         load(comes(_MESSAGE), mo=Mux(tagged, second, first))
-        load(Mux(tagged, comes(_RECORD), comes(_MESSAGE)) & has_immediate, immediate=second)
+        load(Mux(tagged, comes(_RECORD), comes(_MESSAGE)) & takes_immediate, immediate=second)
         load(comes(_RECORD) & ~tagged, sink_to=number(0, 8))
         clear(comes(_CONTROL) & ~control[7], "stag")
         clear(comes(_CONTROL) & control[7], "mlen")

@@ -69,7 +69,7 @@ CHECKED_FIELDS = {
 @dataclass(frozen=True)
 class ReceivedOpcode:
     """A message that is received: RDMAP opcode, T bit, octets of its header, all that a Read
-    Request has included."""
+    Request has and the control word of a Terminate included."""
 
     opcode: int
     tagged: bool
@@ -83,6 +83,7 @@ OPCODES = tuple(
         Opcode.READ_REQUEST,
         Opcode.SEND,
         Opcode.SEND_SOLICITED,
+        Opcode.TERMINATE,
         Opcode.WRITE_RECORD,
         Opcode.READ_RESPONSE_RECORD,
         Opcode.SEND_IMMEDIATE,
