@@ -64,8 +64,9 @@ class DatagramQueue(wiring.Component):
     """Take a Datagram's fields out of its frame, and keep it until it is taken.
 
     A Datagram that finds none before it is offered in the cycle after ``commit``, which may come 4
-    cycles after the last word of its header; others 5 to 12 cycles after the one before them was
-    taken: as many as their words (4 of a Write by IPv4, 9 of a Read Request by IPv6), and up to 3.
+    cycles after the last word of its header. Others are offered as many cycles after the one before
+    them was taken as they have words, 4 (a Write by IPv4) to 9 (a Read Request by IPv6), and one,
+    or three if none waited behind that.
 
     Fields: what a segment does not have is 0, and so is the immediate without the bit IM. A Send
     with Solicited Event (0x5) is solicited; else the bit SE counts where it is defined, in
