@@ -23,6 +23,7 @@ from uwarp.wire import mapped_ipv4 as mapped_address
 __all__ = [
     "CQ_ROW",
     "GROUP_ROW",
+    "MAPPED",
     "MODERATION_ROW",
     "PORT_ROW",
     "QP_ROW",
@@ -52,7 +53,8 @@ __all__ = [
     "structure_layout",
 ]
 
-_MAPPED = mapped_address(0) >> 32
+MAPPED = mapped_address(0) >> 32
+"""An IPv4 address's upper bits when it is mapped into IPv6, above 32 of its own."""
 
 
 def structure_layout(structure: Structure) -> data.StructLayout:
@@ -69,12 +71,12 @@ def frame_words(parameters: Parameters) -> int:
 def mapped_ipv4(ipv4: Value) -> Value:
     """An IPv4 address of 32 bits, mapped into IPv6 (RFC 4291, section 2.5.5.2); without the zeros
     at the top."""
-    return Cat(ipv4, C(_MAPPED, 16))
+    return Cat(ipv4, C(MAPPED, 16))
 
 
 def is_mapped_ipv4(address: Value) -> Value:
     """Whether 128 bits are the address of IPv4."""
-    return address[32:] == _MAPPED
+    return address[32:] == MAPPED
 
 
 QP_ROW = structure_layout(QP_ENTRY)

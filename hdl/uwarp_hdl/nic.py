@@ -166,8 +166,9 @@ class Nic(wiring.Component):
         connect_streams(m, copies.datagrams_o, receiver.datagrams)
         connect_streams(m, copies.payload_o, receiver.payload)
         m.d.comb += [
-            receiver.waiting.eq(frames.datagrams.valid),
+            receiver.waiting.eq(frames.waiting),
             receiver.more.eq(copies.more),
+            frames.again.eq(copies.again),
             frames.config.eq(control.config),
             receiver.time.eq(control.time),
             receiver.close.eq(control.close),
@@ -288,7 +289,7 @@ class Nic(wiring.Component):
             control.open_messages.eq(
                 receiver.open_messages
                 + completion.pending
-                + (loopback.busy | frames.datagrams.valid | (settling != 0))
+                + (loopback.busy | frames.waiting | (settling != 0))
             ),
         ]
 

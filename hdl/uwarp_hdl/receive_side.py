@@ -116,8 +116,9 @@ class ReceiveSide(wiring.Component):
             connect_streams(m, source, sink)
         m.d.comb += [
             frames.config.eq(self.config),
-            receiver.waiting.eq(frames.datagrams.valid),
+            receiver.waiting.eq(frames.waiting),
             receiver.more.eq(copies.more),
+            frames.again.eq(copies.again),
             receiver.time.eq(self.time),
             receiver.close.eq(self.close),
             self.opened.eq(receiver.opened),

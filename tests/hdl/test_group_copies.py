@@ -14,6 +14,8 @@ from uwarp_hdl.iwarp.message_close import MessageClose
 from uwarp_hdl.layouts import Datagram, PacketBeat
 from uwarp_hdl.net.group_copies import GroupCopies
 from uwarp_hdl.net.group_table import GroupTable
+from uwarp_hdl.stream.packet_fifo import PacketFifo
+from uwarp_hdl.stream.queue import connect_streams
 
 PARAMETERS = Parameters(n_qp=16, n_group=4, max_mtu=576)
 LARGEST = (576 + 14) // 8
@@ -26,10 +28,11 @@ def entry(members, address=0):
 
 
 class Harness(wiring.Component):
-    """The copies with their table."""
+    """The copies with their table, and the FIFO that offers payloads again."""
 
     def __init__(self):
         self.copies = GroupCopies(PARAMETERS)
+        self.payloads = PacketFifo(PacketBeat, 128, repeats=True)
         self.table = GroupTable(PARAMETERS, WAITING)
         super().__init__({})
 
@@ -37,7 +40,13 @@ class Harness(wiring.Component):
         m = Module()
         m.submodules.copies = self.copies
         m.submodules.table = self.table
+        m.submodules.payloads = payloads = self.payloads
         wiring.connect(m, self.copies.members, self.table.members)
+        connect_streams(m, payloads.o, self.copies.payload_i)
+        m.d.comb += [
+            payloads.again.eq(self.copies.again),
+            payloads.commit.eq(payloads.i.valid & payloads.i.ready & payloads.i.p.last),
+        ]
         return m
 
 
@@ -93,7 +102,7 @@ class Bench:
         dut, rng, table = self.harness.copies, self.rng, self.harness.table
         sides = (
             (dut.datagrams_i, self.queue, dut.datagrams_o, self.datagrams),
-            (dut.payload_i, self.words, dut.payload_o, self.payload),
+            (self.harness.payloads.i, self.words, dut.payload_o, self.payload),
         )
         sides = [
             (source, source.payload.as_value(), items, sink, sink.payload.as_value(), taken)
@@ -223,16 +232,22 @@ def test_random(seed):
 
 def test_timing():
     """Others pass in the cycle of their offer; copies come 3 cycles apart, their words without a
-    pause and 3 cycles apart."""
+    pause and 3 cycles apart, if they are there before the datagrams."""
     bench = Bench(0)
     words = 5
+
+    async def offer(ctx, *groups):
+        bench.rates = (0, 1, 1, 1)
+        for group in groups:
+            bench.item(len(bench.offers) + len(bench.queue), group, words)
+        await ctx.tick().repeat(len(groups) * words + 5)
+        bench.rates = (1, 1, 1, 1)
+        await bench.drain(ctx)
 
     async def run(ctx):
         await bench.settle(ctx)
         await bench.write(ctx, 0, [1, 2, 3])
-        for index in range(5):
-            bench.item(index, None, words)
-        await bench.drain(ctx)
+        await offer(ctx, *[None] * 5)
         first = bench.offers[0]
         assert bench.offers == list(range(first, first + 5))
         assert [cycle for cycle, _ in bench.datagrams] == bench.offers
@@ -240,9 +255,7 @@ def test_timing():
         assert cycles == list(range(1, 1 + 5 * words))
         bench.datagrams.clear()
         bench.payload.clear()
-        bench.item(5, 0, words)
-        bench.item(6, None, words)
-        await bench.drain(ctx)
+        await offer(ctx, 0, None)
         first = bench.offers[5]
         assert [cycle - first for cycle, _ in bench.datagrams] == [2, 5, 8, 9]
         cycles = [cycle - first for cycle, _ in bench.payload]

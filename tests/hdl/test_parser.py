@@ -1016,6 +1016,34 @@ def test_latency():
         assert delay == (7 if moved else 8), octets.hex()
 
 
+@pytest.mark.parametrize(
+    ("opcode", "form", "words"),
+    [(0x0, {}, 4), (0x3, {}, 5), (0xC, {}, 6), (0xC, {"ipv6": True}, 7), (0x1, {"ipv6": True}, 9)],
+)
+def test_the_next_datagram(opcode, form, words):
+    """Datagrams that wait come one after the other in time for the receiver's budget."""
+    frames = [good(opcode, size, **form) for size in range(6)]
+    run = Run(frames, open_at=400).check([expected(octets) for octets in frames])
+    times = run.datagram_times
+    assert [b - a for a, b in itertools.pairwise(times)] == [words + 1] * (len(times) - 1)
+
+
+def test_room_for_datagrams():
+    """There is room for as many as it says, of the longest headers but those of Read Requests; what
+    finds none changes nothing of the others."""
+    frames = [good(0xC, 8 + size, ipv6=True) for size in range(12)]
+    requests = [good(0x1, 0, ipv6=True)] * 12
+    run = Run([*frames, *requests], open_at=1000, datagrams=8)
+    wanted = [expected(octets) for octets in frames]
+    assert run.outcomes == [None] * 8 + [Counter.DROP_OVERFLOW] * 16
+    run.check_datagrams(wanted[:8])
+    run = Run(requests, open_at=1000, datagrams=8)
+    kept = run.outcomes.count(None)
+    assert run.outcomes == [None] * kept + [Counter.DROP_OVERFLOW] * (12 - kept)
+    assert 7 <= kept <= 8
+    run.check_datagrams([expected(octets) for octets in requests[:kept]])
+
+
 @pytest.mark.parametrize("seed", seeds(2, 8, SEED))
 def test_random_mixture(seed):
     """P12: good and bad frames, gaps and stalls of random likelihood."""

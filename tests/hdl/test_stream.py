@@ -192,6 +192,67 @@ def test_packet_fifo(depth, seed):
     simulate(dut, bench)
 
 
+@pytest.mark.parametrize("seed", range(SEED, SEED + 4))
+def test_packets_again(seed):
+    """Packets that come once to four times, among those that are discarded; their room is free when
+    the last time has gone, and not before."""
+    depth = 16
+    dut = PacketFifo(data.StructLayout({"word": 16, "last": 1}), depth, repeats=True)
+    packets = random.Random(seed)
+
+    async def bench(ctx):
+        rng = random.Random(seed + 100)
+        undecided, committed, left = [], deque(), []  # left: of the packet that is offered
+        times, passes, told, full = 0, 0, 0, 0
+        for cycle in range(CYCLES):
+            write = rng.random() < (0.9, 0.3)[cycle // 200 % 2]
+            last = len(undecided) + 1 >= packets.randint(1, 12)
+            word = {"word": rng.getrandbits(16), "last": last}
+            ready = rng.random() < (0.9, 0.4)[cycle // 300 % 2]
+            ctx.set(dut.i.valid, write)
+            ctx.set(dut.i.payload, word)
+            room = ctx.get(dut.i.ready)
+            full += not room
+            taken = write and room
+            keep = rng.random() < 0.7
+            # A packet without room goes, as the frame receiver has it.
+            commit, discard = taken and last and keep, taken and last and not keep
+            discard |= write and not room
+            ctx.set(dut.commit, commit)
+            ctx.set(dut.discard, discard)
+            if not times and committed:
+                times, left = rng.randint(1, 4), list(committed[0])
+            held = sum(map(len, committed)) + len(undecided)
+            if times == 1 and committed:
+                held -= len(committed[0]) - len(left)
+            assert held <= depth, f"{cycle=} {seed=}: {held} words in {depth}"
+            assert room or held >= depth - 1, f"{cycle=} {seed=}: refused at {held}"
+            ctx.set(dut.again, times > 1)
+            # Only as GroupCopies has it: with what is known of the packet.
+            ctx.set(dut.o.ready, ready and times > 0)
+            if ctx.get(dut.o.valid) and times:
+                value = ctx.get(dut.o.payload)
+                assert {"word": value.word, "last": value.last} == left[0], f"{cycle=} {seed=}"
+                if ready:
+                    left.pop(0)
+                    if not left:
+                        passes, times = passes + 1, times - 1
+                        left = list(committed[0])
+                        if not times:
+                            committed.popleft()
+                            told += 1
+            if taken:
+                undecided.append(word)
+            if commit:
+                committed.append(undecided)
+            if commit or discard:
+                undecided = []
+            await ctx.tick()
+        assert told > 40 and passes > 1.5 * told and full > 10, f"{told=} {passes=} {full=}"
+
+    simulate(dut, bench)
+
+
 def test_packet_fifo_latency_and_rate():
     dut = PacketFifo(16, 32)
 

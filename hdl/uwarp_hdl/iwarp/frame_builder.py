@@ -16,6 +16,7 @@ from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
 
 from uwarp.contract import Parameters, Status
 from uwarp.wire import (
@@ -51,6 +52,9 @@ FRAMES = 16
 #: for the builder, and one on either side of those.
 ANSWERS = 64
 
+#: Words that are free in the buffer, at least, when a frame begins: the longest header has 15.
+_HEADER_ROOM = 16
+
 #: Octets of the DDP header of each opcode, with what is no payload to the builder.
 _HEADERS = {
     opcode: least_size(opcode)
@@ -69,8 +73,12 @@ _TAGGED = [opcode for opcode in _HEADERS if opcode in TAGGED_OPCODES]
 
 
 def buffer_words(parameters: Parameters) -> int:
-    """Words of the frame buffer: two of the longest frames, and up to a power of two."""
-    return 1 << (2 * frame_words(parameters) - 1).bit_length()
+    """Words of the frame buffer: one and a half of the longest frames, up to a power of two.
+
+    A frame is written while the one before it leaves, as far behind that as there is room: so it is
+    whole long before it is its turn, and the time until then makes up for memory's pauses.
+    """
+    return 1 << (frame_words(parameters) * 3 // 2 - 1).bit_length()
 
 
 def done_layout(parameters: Parameters) -> data.StructLayout:
@@ -163,7 +171,7 @@ class FrameBuilder(wiring.Component):
         last_step = Signal(4)
         shares = Signal()  # the word after it holds the header's last octets
         head, head_next = Signal(len(self.tail)), Signal(len(self.tail))
-        room = Signal()  # for the longest frame
+        room, space = Signal(), Signal()  # for the longest header; for a word and the next
         cursor = Signal(len(self.write_address))
         under_way = Signal(range(FRAMES + 1))
         sweep = Signal(range(n_slots))
@@ -249,14 +257,15 @@ class FrameBuilder(wiring.Component):
                 m.next = "IDLE"
 
             with m.State("PAYLOAD"):
+                takes = self.payload.valid & space
                 m.d.comb += [
                     word.eq(self.payload.p.data),
-                    word_valid.eq(self.payload.valid),
-                    self.payload.ready.eq(1),
+                    word_valid.eq(takes),
+                    self.payload.ready.eq(space),
                 ]
                 with m.If(shares):
                     m.d.comb += word[:32].eq(header.word[:32])
-                with m.If(self.payload.valid):
+                with m.If(takes):
                     m.d.sync += shares.eq(0)
                     with m.If(self.payload.p.last):
                         m.d.comb += [
@@ -273,11 +282,18 @@ class FrameBuilder(wiring.Component):
             m.d.sync += cursor.eq(cursor + 1)
 
         good = segment.frame & ~bad & ~refused
-        has_room, will_have_room = (
-            (place - self.tail)[: len(head)] <= depth - frame_words(self._parameters)
-            for place in (head, head_next)
-        )
-        m.d.sync += [head_next.eq(head + ((segment.octets + 7) >> 3)), room.eq(has_room)]
+
+        def is_free(place, words):
+            """Whether so many words are free from ``place`` on, a power of two."""
+            used = (place - self.tail)[: exact_log2(depth)]
+            return ~used[exact_log2(words) :].all()
+
+        has_room, will_have_room = (is_free(place, _HEADER_ROOM) for place in (head, head_next))
+        m.d.sync += [
+            head_next.eq(head + ((segment.octets + 7) >> 3)),
+            room.eq(has_room),
+            space.eq(is_free(cursor, 4)),
+        ]
         with m.If(end & good):
             m.d.sync += [head.eq(head_next), room.eq(will_have_room)]
 

@@ -9,6 +9,9 @@ One word a cycle, frame after frame without a gap. From a frame's announcement t
 cycles. A frame that has begun goes on without a gap as long as ``tx`` is ready.
 """
 
+from functools import reduce
+from operator import or_
+
 from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
@@ -43,12 +46,12 @@ _SETTLED = min(word for word, _ in _CHECKSUM.values())
 
 
 class _Stage(data.Struct):
-    """A word on its way: ``insert`` is put over it, instead of it if ``alone``."""
+    """A word on its way: what ``puts`` chooses is put over it, instead of it if ``alone``."""
 
     valid: 1
     last: 1
     count: 4
-    insert: 64
+    puts: 6
     alone: 1
     mark: 1
     completes: 1
@@ -103,7 +106,10 @@ class FrameSender(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.buffer = buffer = Memory(shape=64, depth=self._depth, init=[])
+        # A word is never read and written at once: synthesis need not add logic for that case.
+        m.submodules.buffer = buffer = Memory(
+            shape=64, depth=self._depth, init=[], attrs={"no_rw_check": 1}
+        )
         read, write = buffer.read_port(), buffer.write_port()
         m.d.comb += [
             write.addr.eq(self.write_address),
@@ -121,18 +127,24 @@ class FrameSender(wiring.Component):
         crc_index, crc_place = (frame.octets - CRC_OCTETS)[3:], (frame.octets - CRC_OCTETS)[:3]
         last_index = (frame.octets - 1)[3:]
         # Settled before the checksum's word, and long before the CRC's, is read.
-        crc_octets = Signal(96)
+        crc_octets = Signal(56)  # moved up by as many as its place is into a half of a word
         crc_word, end_word = Signal(len(index)), Signal(len(index))
         last_count = Signal(4)
         checksum_word = Signal(4, init=_SETTLED)
-        checksum = Signal(64)
+        checksum = Signal(16)
+        checksum_high = Signal()
         with m.Switch(Cat(frame.vlan, frame.ipv6)):
             for (vlan, ipv6), (word, octet) in _CHECKSUM.items():
+                assert octet in (0, 4)
                 with m.Case(vlan | ipv6 << 1):
-                    m.d.sync += checksum_word.eq(word)
-                    m.d.comb += checksum.eq(frame.checksum << (8 * octet))
+                    m.d.sync += [checksum_word.eq(word), checksum_high.eq(octet == 4)]
+        with m.If(advance):
+            # They stay while the frame's last word is in the memory.
+            m.d.sync += [
+                crc_octets.eq(frame.crc << (crc_place[:2] << 3)),
+                checksum.eq(frame.checksum),
+            ]
         m.d.sync += [
-            crc_octets.eq(frame.crc << (crc_place << 3)),
             crc_word.eq(crc_index),
             end_word.eq(last_index),
             last_count.eq((frame.octets - 1)[:3] + 1),
@@ -162,12 +174,20 @@ class FrameSender(wiring.Component):
                 # Is there an octet of the frame before the CRC in this word?
                 next_stage.alone.eq((crc_place == 0) | ~begins_crc),
             ]
-        with m.If(index == checksum_word):
-            m.d.comb += next_stage.insert.eq(checksum)
-        with m.Elif(begins_crc & (index > _SETTLED)):
-            m.d.comb += next_stage.insert.eq(crc_octets[:64])
-        with m.Elif(next_last):
-            m.d.comb += next_stage.insert.eq(crc_octets[64:])
+        is_checksum = index == checksum_word
+        after_headers = (index > _SETTLED) & ~is_checksum
+        puts_crc = after_headers & begins_crc
+        crc_high = crc_place[2]
+        m.d.comb += next_stage.puts.eq(
+            Cat(
+                is_checksum & ~checksum_high,
+                is_checksum & checksum_high,
+                puts_crc & ~crc_high,
+                puts_crc & crc_high,
+                puts_crc & ~crc_high,
+                after_headers & ~begins_crc & next_last & crc_high,
+            )
+        )
 
         ending = next_stage.mark | (next_valid & next_last)
         loads = Signal()
@@ -186,7 +206,17 @@ class FrameSender(wiring.Component):
 
         # Memory, register, insertion.
         in_memory, in_register = Signal(_Stage), Signal(_Stage)
-        word = Signal(64)
+        word, insert = Signal(64), Signal(64)
+        # One is chosen at most, so that the choice is an OR.
+        crc, crc_rest = crc_octets[:32], crc_octets[32:]
+        choices = (checksum, checksum << 32, crc, crc << 32, crc_rest << 32, crc_rest)
+        chosen = reduce(
+            or_,
+            (
+                octets & put.replicate(64)
+                for octets, put in zip(choices, in_memory.puts, strict=True)
+            ),
+        )
         mark, completes = Signal(), Signal()
         tx = self.tx.p
         with m.If(advance):
@@ -194,6 +224,7 @@ class FrameSender(wiring.Component):
                 in_memory.eq(next_stage),
                 in_register.eq(in_memory),
                 word.eq(read.data),
+                insert.eq(chosen),
                 self.tx.valid.eq(in_register.valid),
                 tx.last.eq(in_register.last),
                 tx.count.eq(in_register.count),
@@ -204,7 +235,7 @@ class FrameSender(wiring.Component):
                 completes.eq(in_register.completes),
             ]
             kept = ~in_register.alone
-            m.d.sync += tx.data.eq((word & kept.replicate(64)) | in_register.insert)
+            m.d.sync += tx.data.eq((word & kept.replicate(64)) | insert)
         m.d.comb += [
             self.passed.eq(mark | (self.tx.valid & self.tx.ready & tx.last)),
             self.completes.eq(completes),

@@ -47,13 +47,21 @@ class UdpRemainder(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
+        before = 8 * SEGMENT_STEP - UDP
+        more = Signal()  # than a word
         with m.If(self.word.valid):
             with m.If(self.word.step == SEGMENT_STEP):
-                m.d.sync += self.octets.eq(self.udp_length - (8 * SEGMENT_STEP - UDP))
-            with m.Elif((self.word.step > SEGMENT_STEP) & (self.octets > 8)):
-                m.d.sync += self.octets.eq(self.octets - 8)
+                m.d.sync += [
+                    self.octets.eq(self.udp_length - before),
+                    # Nor are there more words of a datagram of less than its header: the verdict
+                    # on that does not ask.
+                    more.eq(self.udp_length[4:].any() | self.udp_length[:4].all()),
+                ]
+            with m.Elif((self.word.step > SEGMENT_STEP) & more):
+                over_two = self.octets[5:].any() | self.octets[4] & self.octets[:4].any()
+                m.d.sync += [self.octets.eq(self.octets - 8), more.eq(over_two)]
             with m.Else():
-                m.d.sync += self.octets.eq(0)
+                m.d.sync += [self.octets.eq(0), more.eq(0)]
         return m
 
 
@@ -110,20 +118,26 @@ class SumCoverage(wiring.Component):
             word.ipv6 & at(2, 3, 4, 5) | ~word.ipv6 & at(3),
             word.ipv6 & at(2, 3, 4, 5) | early_ipv4 & at(2) | late_ipv4 & at(3),
         ]
-        covered = Signal(64)
-        for i in range(8):
-            m.d.comb += covered.word_select(i, 8).eq(
-                Mux(self.remainder > i, word.data.word_select(i, 8), 0)
-            )
+        # Octets that do not count are set to 0 last: that is the registers' reset, and takes no
+        # LUTs.
+        covered = Signal(8)
+        full = self.remainder[3:].any()
+        m.d.comb += covered.eq(Cat(full | (self.remainder[:3] > octet) for octet in range(8)))
         for i, lane in enumerate(lanes):
             is_whole = Signal(name=f"is_whole{i}")
-            m.d.comb += is_whole.eq(in_address[i] | (ends_header if i in (1, 2) else 0))
+            m.d.comb += is_whole.eq(in_address[i] | (ends_header if i in (1, 2, 3) else 0))
             m.d.sync += [
                 self.ip_lanes[i].eq(Mux(in_ip[i], lane, 0)),
-                self.udp_lanes[i].eq(Mux(is_whole, lane, covered.word_select(i, 16))),
+                self.udp_lanes[i].eq(lane),
             ]
-        with m.If(ends_header):  # its last lane is the UDP length
-            m.d.sync += self.udp_lanes[3].eq(lanes[3] << 1)
+            if i == 3:  # the UDP length
+                with m.If(ends_header):
+                    m.d.sync += self.udp_lanes[i].eq(lane << 1)
+            for half in range(2):
+                with m.If(~is_whole & ~covered[2 * i + half]):
+                    m.d.sync += self.udp_lanes[i].word_select(half, 8).eq(0)
+            with m.If(~is_whole):
+                m.d.sync += self.udp_lanes[i][16].eq(0)
         m.d.sync += [
             self.ip_restart.eq(word.valid & (word.index == 0)),
             self.ip_add.eq(word.valid),
@@ -131,9 +145,13 @@ class SumCoverage(wiring.Component):
             self.udp_add.eq(word.valid),
         ]
 
-        lead = Mux(word.step == SEGMENT_STEP, 0, covered[: 8 * SEGMENT_LEAD])
+        for octet in range(8):
+            place = self.crc_data.word_select(octet, 8)
+            leads = (word.step == SEGMENT_STEP) if octet < SEGMENT_LEAD else 0
+            m.d.sync += place.eq(word.data.word_select(octet, 8))
+            with m.If(~covered[octet] | leads):
+                m.d.sync += place.eq(0)
         m.d.sync += [
-            self.crc_data.eq(Cat(lead, covered[8 * SEGMENT_LEAD :])),
             self.crc_restart.eq(word.valid & (word.step < SEGMENT_STEP)),
             self.crc_add.eq(word.valid & (self.remainder != 0)),
         ]
@@ -176,19 +194,23 @@ class PayloadWindow(wiring.Component):
         first_step = Signal(4)
         is_empty = Signal()
         others = header_octets(self.opcode, UDP_HEADER + SEGMENT_CRC)
+        shortest = self.udp_length[: len(others)]
         m.d.sync += [
             first_step.eq(header_octets(self.opcode, SEGMENT)[3:]),
             self.length.eq(self.udp_length - others),
-            is_empty.eq(self.udp_length <= others),
+            is_empty.eq(~self.udp_length[len(others) :].any() & (shortest <= others)),
         ]
-        is_last = self.remainder <= 8 + SEGMENT_CRC
+        # Comparisons of the bits that matter only.
+        low = self.remainder[:4]
+        is_last = ~self.remainder[4:].any() & (low <= 8 + SEGMENT_CRC)
+        over_crc = self.remainder[4:].any() | (low > SEGMENT_CRC)
         m.d.sync += [
             self.inside.eq(
                 self.word.valid
                 & (self.word.step >= first_step)
                 & (self.word.step > SEGMENT_STEP + 1)
                 & ~is_empty
-                & (self.remainder > SEGMENT_CRC)
+                & over_crc
             ),
             self.last.eq(is_last),
             self.count.eq(Mux(is_last, self.remainder[:4] - SEGMENT_CRC, 8)),

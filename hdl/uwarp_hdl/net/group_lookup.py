@@ -15,7 +15,7 @@ from amaranth.lib.wiring import In, Out
 from uwarp.contract import Parameters
 
 from ..interfaces import GroupLookupSignature
-from ..layouts import mapped_ipv4
+from ..layouts import MAPPED
 from .word import FrameWord
 
 __all__ = ["GroupLookup"]
@@ -70,18 +70,30 @@ class GroupLookup(wiring.Component):
             return word.valid & (word.index == index)
 
         # An IPv4 header at octet 14 has its destination in octets 30 to 33, one at octet 10 in 26
-        # to 29; of IPv6 it is in octets 34 to 49.
-        with m.If(in_word(3)):
-            early = Mux(word.early, octets[16:48], octets[:16] << 16)
-            m.d.sync += destination.eq(mapped_ipv4(early[:32]))
+        # to 29; of IPv6 it is in octets 34 to 49. What IPv4 does not have is set last: that is the
+        # registers' reset, and takes no LUTs.
+        upper, mapped, middle, lower = (
+            Signal(width, name=name, init=init)
+            for name, width, init in (
+                ("upper", 80, 0),
+                ("mapped", 16, MAPPED),
+                ("middle", 16, 0),
+                ("lower", 16, 0),
+            )
+        )
+        starts = in_word(3)
+        is_early = starts & word.early
         with m.If(in_word(4) & word.ipv6):
-            m.d.sync += destination[80:].eq(octets[:48])
-        with m.If(in_word(4) & ~word.ipv6 & ~word.early):
-            m.d.sync += destination[:16].eq(octets[48:])
+            m.d.sync += upper[32:].eq(octets[:48])
         with m.If(in_word(5) & word.ipv6):
-            m.d.sync += destination[16:80].eq(octets)
-        with m.If(in_word(6) & word.ipv6):
-            m.d.sync += destination[:16].eq(octets[48:])
+            m.d.sync += [upper[:32].eq(octets[32:]), mapped.eq(octets[16:32])]
+        with m.If(starts | in_word(5) & word.ipv6):
+            m.d.sync += middle.eq(Mux(is_early, octets[32:48], octets[:16]))
+        with m.If(starts | in_word(4) & ~word.ipv6 & ~word.early | in_word(6) & word.ipv6):
+            m.d.sync += lower.eq(Mux(is_early, octets[16:32], octets[48:]))
+        with m.If(starts):
+            m.d.sync += [upper.eq(0), mapped.eq(MAPPED)]
+        m.d.comb += destination.eq(Cat(lower, middle, mapped, upper))
 
         parts = Signal(128 // _PART)
         in_use = Signal()

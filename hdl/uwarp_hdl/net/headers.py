@@ -16,7 +16,6 @@ __all__ = [
     "BROADCAST_IPV4",
     "BROADCAST_MAC",
     "CHECKED_FIELDS",
-    "DATAGRAM_FIELDS",
     "EARLY_HEADER",
     "ETHERNET_HEADER",
     "ETHERTYPE_IPV4",
@@ -29,7 +28,6 @@ __all__ = [
     "PROTOCOL_UDP",
     "SEGMENT",
     "SEGMENT_CRC",
-    "SOURCE_FIELDS",
     "TAG_TYPES",
     "UDP",
     "UDP_HEADER",
@@ -66,29 +64,6 @@ CHECKED_FIELDS = {
     "rdmap_control": (SEGMENT + 1, 1),
 }
 """Fields that the verdict looks at: name, first octet, octets."""
-
-SOURCE_FIELDS = {"source_ip": (EARLY_HEADER + 8, 16)}
-"""The source address of IPv6. That of IPv4 is in octets 4 to 7 of it, or in 8 to 11 if the header
-is not early."""
-
-DATAGRAM_FIELDS = {
-    "source_port": (UDP, 2),
-    "ddp_control": (SEGMENT, 1),
-    "rdmap_control": (SEGMENT + 1, 1),
-    "stag": (SEGMENT + 2, 4),
-    "to": (SEGMENT + 6, 8),
-    "record_msn": (SEGMENT + 14, 4),
-    "record_mo": (SEGMENT + 18, 4),
-    "record_mlen": (SEGMENT + 22, 4),
-    "record_immediate": (SEGMENT + 26, 4),
-    "read_size": (SEGMENT + 30, 4),
-    "read_stag": (SEGMENT + 34, 4),
-    "read_to": (SEGMENT + 38, 8),
-}
-"""Fields of the datagram, those of the segment by their names in a tagged one. In an untagged one
-``stag`` holds MLEN, the halves of ``to`` QN and MSN, ``record_msn`` MO, ``record_mo`` the
-immediate or a Terminate's control word. In a Read Request ``record_mo`` is the sink's STag, the two
-behind it are its TO, and ``read_size``, ``read_stag`` and ``read_to`` what is to be read."""
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@
              +--> FIFO ------------+
 
 Frames from the MAC pass without latency until a looped one begins, which it does when none of
-theirs is there; what comes from the MAC meanwhile waits in a FIFO that holds as many words as the
-longest frame has, so that the MAC is never held back. The FIFO empties before another looped frame
-begins. A looped frame without room in the packet FIFO is dropped: the transmitter is never held
-back either, but for the octets between frames on the wire.
+theirs is there; what comes from the MAC meanwhile waits in a FIFO, of two parts, that holds as many
+words as the longest frame has, so that the MAC is never held back. The FIFO empties before another
+looped frame begins. A looped frame without room in the packet FIFO is dropped: the transmitter is
+never held back either, but for the octets between frames on the wire.
 
 One word a cycle; a looped frame's first word comes out 4 cycles after its last was sent.
 """
@@ -33,7 +33,7 @@ __all__ = ["Loopback"]
 
 #: Words that come from the MAC beside those that take a looped frame's place: while the way is
 #: changed, and while the FIFO begins to give.
-_MARGIN = 8
+_MARGIN = 16
 
 #: Cycles after a frame that does not go to the wire: what the wire would take besides its octets.
 _GAP = FRAME_OVERHEAD // 8
@@ -85,14 +85,20 @@ class Loopback(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        depth = 1 << (self._frame_words + _MARGIN - 1).bit_length()
+        words = self._frame_words + _MARGIN
+        depth = 1 << (words - 1).bit_length()
         m.submodules.looped = looped = PacketFifo(PacketBeat, depth)
-        m.submodules.held = held = Queue(PacketBeat, self._frame_words + _MARGIN)
+        # Two in a row, each a power of two deep: block RAM of another depth has logic behind it.
+        half = depth // 2
+        rest = max(4, 1 << (words - half - 1).bit_length())
+        m.submodules.held = held = Queue(PacketBeat, half, direct=False)
+        m.submodules.held_rest = held_rest = Queue(PacketBeat, rest, direct=False)
+        connect_streams(m, held.o, held_rest.i)
         begun, given = Signal(), Signal()
         waiting = Signal(range(depth))  # frames
         m.d.sync += waiting.eq(waiting + looped.commit - given)
         self._send(m, looped, begun)
-        direct = self._receive(m, looped, held, given)
+        direct = self._receive(m, looped, held, held_rest, given)
         m.d.comb += self.busy.eq(begun | (waiting != 0) | ~direct)
         return m
 
@@ -138,7 +144,7 @@ class Loopback(wiring.Component):
                 self.events[Counter.DROP_OVERFLOW].eq(1),
             ]
 
-    def _receive(self, m, looped, held, given):
+    def _receive(self, m, looped, held, held_rest, given):
         rx, o = self.rx, self.o
         inside = Signal()  # a frame from the MAC, that passes
         m.d.comb += held.i.p.eq(rx.p)
@@ -160,10 +166,10 @@ class Loopback(wiring.Component):
                 with m.If(given):
                     m.next = "HELD"
             with m.State("HELD"):
-                connect_streams(m, held.o, o)
+                connect_streams(m, held_rest.o, o)
                 m.d.comb += [held.i.valid.eq(rx.valid), rx.ready.eq(held.i.ready)]
                 with m.If(o.valid & o.ready):
                     m.d.sync += inside.eq(~o.p.last)
-                with m.If(~rx.valid & (held.level == 0)):
+                with m.If(~rx.valid & (held.level == 0) & (held_rest.level == 0)):
                     m.next = "MAC"
         return fsm.ongoing("MAC")

@@ -3,16 +3,15 @@
 ::
 
     rx > realign > 2 > 3 > coverage > 4 > sums > 5 > 6 > verdict > 7 > events > 8
-                   |   |                                 |            |
-                   |   +--------- words -------4-5-6---> fields    +--> datagrams
-                   +> fields                                          +--> PacketFifo --> payload
+                   |   |                                    |
+                   |   +------ words -------4---------------)---> DatagramQueue --> datagrams
+                   +> fields                 '-5-6-7--------+---> PacketFifo -----> payload
 
 The figures are registers in the way of a frame's last word. Behind the realigner everything
 advances in every cycle; nothing is ever held back, so that verdicts come at the same distance from
 the words whatever the frames' lengths, and frames of one word each are no special case. The fields
-that are taken early, for the checks, stay until the same word of the next frame, so those of word 3
-and later outlive their frame's last word by 4 cycles. The fields of the datagram are taken late, in
-time for its end.
+that are taken for the checks stay until the same word of the next frame, so those of word 3 and
+later outlive their frame's last word by 4 cycles.
 """
 
 from amaranth.hdl import Module, Signal
@@ -24,13 +23,13 @@ from uwarp.contract import Counter
 from ..interfaces import GroupLookupSignature, PacketSignature, PortLookupSignature
 from ..layouts import Datagram, PacketBeat, PortConfig
 from ..stream.packet_fifo import PacketFifo
-from ..stream.queue import Queue, connect_streams
+from ..stream.queue import connect_streams
 from .checksum import OnesComplementCheck
 from .coverage import PSEUDO_HEADER_START, SEGMENT_LEAD, PayloadWindow, SumCoverage, UdpRemainder
 from .crc_check import CrcCheck
-from .datagram import DatagramBuilder
+from .datagram_queue import DatagramQueue
 from .group_lookup import GroupLookup
-from .headers import CHECKED_FIELDS, DATAGRAM_FIELDS, ETHERNET_HEADER, SOURCE_FIELDS, UDP
+from .headers import CHECKED_FIELDS, ETHERNET_HEADER, UDP
 from .port_lookup import PortLookup
 from .realign import Realigner
 from .verdict import Verdict
@@ -55,7 +54,7 @@ class FrameReceiver(wiring.Component):
     payload_words : int
         Room for payload, in words of 8 octets: a power of two that holds the largest frame.
     datagrams : int
-        Room for Datagrams.
+        Room for Datagrams, as of DatagramQueue.
 
     Attributes
     ----------
@@ -65,9 +64,13 @@ class FrameReceiver(wiring.Component):
     ports : Out(PortLookupSignature)
     groups : Out(GroupLookupSignature)
     datagrams : Out(stream of Datagram)
+    waiting : Out(1)
+        There is a Datagram, offered or not yet.
     payload : Out(stream of PacketBeat)
         The words that hold payload, as they lie in the frame without tags and options; ``count`` of
         the last one is where it ends. The payloads are in the order of ``datagrams``.
+    again : In(1)
+        The payload that is offered is to be offered once more, as of PacketFifo.
     events : Out
         Bit ``c`` is 1 for one cycle for each count of Counter ``c``: RX_FRAMES together with what
         became of the frame, or alone if it became a Datagram.
@@ -89,7 +92,9 @@ class FrameReceiver(wiring.Component):
                 "ports": Out(PortLookupSignature((parameters.n_qp - 1).bit_length())),
                 "groups": Out(GroupLookupSignature((parameters.n_group - 1).bit_length())),
                 "datagrams": Out(stream.Signature(Datagram)),
+                "waiting": Out(1),
                 "payload": Out(stream.Signature(PacketBeat)),
+                "again": In(1),
                 "events": Out(len(Counter)),
             }
         )
@@ -114,14 +119,10 @@ class FrameReceiver(wiring.Component):
 
         m.submodules.link = link = FieldCapture({"destination_mac": (0, 6)}, "index")
         m.submodules.checked = checked = FieldCapture(CHECKED_FIELDS, "step")
-        m.submodules.carried = carried = FieldCapture(DATAGRAM_FIELDS, "step")
-        m.submodules.source = source = FieldCapture(SOURCE_FIELDS, "index")
         m.d.comb += [
             # A cycle late: the verdict on a frame of one word does not ask for it.
             link.word.eq(words[1]),
             checked.word.eq(words[0]),
-            carried.word.eq(words[4]),
-            source.word.eq(words[4]),
         ]
 
         m.submodules.lookup = lookup = PortLookup(self._parameters.n_qp)
@@ -179,25 +180,26 @@ class FrameReceiver(wiring.Component):
             m.d.sync += [a.eq(b) for a, b in zip(held, items.values(), strict=True)]
             inside, last, count, own, to_group = held
 
-        m.submodules.builder = builder = DatagramBuilder()
-        m.submodules.payloads = payloads = PacketFifo(PacketBeat, self._payload_words)
-        m.submodules.queue = queue = Queue(Datagram, self._datagrams)
+        m.submodules.payloads = payloads = PacketFifo(PacketBeat, self._payload_words, repeats=True)
+        m.submodules.queue = queue = DatagramQueue(self._datagrams)
+        m.d.comb += payloads.again.eq(self.again)
         connect_streams(m, payloads.o, self.payload)
         connect_streams(m, queue.o, self.datagrams)
 
         end, lost, earlier_lost, overflow = Signal(), Signal(), Signal(), Signal()
+        commit, discard = Signal(), Signal()
         # A register was written during the frame.
         skips, earlier_skipped = Signal(), Signal()
         m.d.comb += [
-            builder.word.eq(words[5]),
-            builder.source.eq(source.fields),
-            builder.fields.eq(carried.fields),
-            builder.source_mac.eq(source_mac),
-            builder.own.eq(is_own),
-            builder.group.eq(lookup.is_group),
-            builder.qpn.eq(lookup.qpn),
-            builder.payload_length.eq(window.length),
-            queue.i.payload.eq(builder.datagram),
+            queue.following.eq(words[0]),
+            queue.word.eq(words[1]),
+            queue.source_mac.eq(source_mac),
+            queue.opcode.eq(checked.fields.rdmap_control[:4]),
+            queue.details.qpn.eq(lookup.qpn),
+            queue.details.payload_length.eq(window.length),
+            queue.details.own.eq(is_own),
+            queue.details.group.eq(lookup.is_group),
+            self.waiting.eq(queue.waiting),
             payloads.i.payload.data.eq(words[5].data),
             payloads.i.payload.count.eq(count),
             payloads.i.payload.last.eq(last),
@@ -205,11 +207,14 @@ class FrameReceiver(wiring.Component):
             end.eq(words[5].valid & words[5].last),
             skips.eq(earlier_skipped | inside & ~promising),
             lost.eq(earlier_lost | inside & promising & ~payloads.i.ready),
-            overflow.eq(lost | verdict.accept & (skips | ~queue.i.ready)),
-            payloads.commit.eq(end & verdict.accept & ~overflow),
-            payloads.discard.eq(end & ~payloads.commit),
-            queue.i.valid.eq(end & verdict.accept & ~lost & ~skips),
-            self.groups.queued.eq(queue.i.valid & queue.i.ready & lookup.is_group),
+            overflow.eq(lost | verdict.accept & (skips | ~queue.ready)),
+            commit.eq(end & verdict.accept & ~overflow),
+            discard.eq(end & ~commit),
+            payloads.commit.eq(commit),
+            payloads.discard.eq(discard),
+            queue.commit.eq(commit),
+            queue.discard.eq(discard),
+            self.groups.queued.eq(commit & lookup.is_group),
         ]
         ended, had_no_room, was_accepted = Signal(), Signal(), Signal()
         m.d.sync += [

@@ -12,7 +12,7 @@ Whether the frame is a datagram to a group, which the rule asks in the place of 
 changes others, is known last: the outcome is found for both.
 """
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -124,7 +124,7 @@ class Verdict(wiring.Component):
         # position is the frame's length - 1, but for tags and, before an early header, 4 octets.
         mac_error = flag("mac_error", self.word.error)
         shortest_frame = Mux(self.word.early, EARLY_HEADER, ETHERNET_HEADER)
-        runt = flag("runt", position < shortest_frame - 1)
+        runt = flag("runt", _is_less(position, shortest_frame - 1))
         oversize = flag("oversize", position >= size_limit)
         mac = self.destination_mac
         to_broadcast_mac = mac == BROADCAST_MAC
@@ -137,18 +137,18 @@ class Verdict(wiring.Component):
         other_type = flag("other_type", ~self.word.ipv4 & ~self.word.ipv6)
         # If the IP payload is under 8 octets one of these two applies, whatever the UDP length is.
         udp_malformed = flag(
-            "udp_malformed", (udp_length < UDP_HEADER) | (udp_length > ip.payload_length)
+            "udp_malformed", _is_less(udp_length, UDP_HEADER) | (udp_length > ip.payload_length)
         )
 
         broadcast_mac = flag("broadcast_mac", to_broadcast_mac)
         shortest = min(item.header for item in OPCODES) + UDP_HEADER + SEGMENT_CRC
-        too_short = flag("too_short", udp_length < shortest)
+        too_short = flag("too_short", _is_less(udp_length, shortest))
 
         ddp_version = flag("ddp_version", fields.ddp_control[:2] != 1)
         rdmap_version = flag("rdmap_version", fields.rdmap_control[6:] != 1)
         unknown_opcode = flag("unknown_opcode", ~known_opcode(opcode, tagged))
         header_cut = flag(
-            "header_cut", udp_length < header_octets(opcode, UDP_HEADER + SEGMENT_CRC)
+            "header_cut", _is_less(udp_length, header_octets(opcode, UDP_HEADER + SEGMENT_CRC))
         )
 
         not_for_groups = flag(
@@ -293,3 +293,10 @@ class Verdict(wiring.Component):
             with m.If(condition):
                 m.d.sync += [failed_held.eq(1), code_held.eq(counter)]
         return failed_held, code_held
+
+
+def _is_less(value, limit):
+    """``value < limit``, where ``limit`` has few bits: the others are only asked for a 1."""
+    limit = Value.cast(limit)
+    width = len(limit)
+    return ~value[width:].any() & (value[:width] < limit.as_unsigned())

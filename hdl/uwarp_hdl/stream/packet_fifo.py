@@ -6,6 +6,12 @@
      |  committed  |  undecided     |
     -+=============+................+-----   commit: committed := write
                                              discard: write := committed
+
+A packet may be offered again::
+
+    oldest    position    read               again: oldest stays; after the packet's last word
+     |  taken   | fetched  |                 position := read := oldest
+    -+==========+----------+-----
 """
 
 from amaranth.hdl import Module, Signal, ValueCastable
@@ -28,7 +34,9 @@ class PacketFifo(wiring.Component):
         Of a word.
     depth : int
         Words of room, a power of two of 2 or more. The word that ``o`` offers, and the next, are
-        not counted.
+        not counted, unless ``repeats``.
+    repeats : bool
+        Packets may be offered again: a word has a member ``last``.
 
     Attributes
     ----------
@@ -39,18 +47,25 @@ class PacketFifo(wiring.Component):
     discard : In(1)
         The undecided words, with one written in this same cycle, are forgotten. Not together with
         ``commit``.
+    again : In(1)
+        If ``repeats``, while a word is offered: its packet is to be offered once more after this.
+        The same for all words of the packet. The first words of the second time come 3 cycles after
+        the last of the first; later ones without a pause, if ``again`` is right when the second
+        last word is taken and they are 3 or more.
     o : Out(stream)
     """
 
-    def __init__(self, shape, depth):
+    def __init__(self, shape, depth, *, repeats=False):
         if not isinstance(depth, int) or depth < 2 or depth & (depth - 1):
             raise ValueError(f"depth is {depth!r}; it takes a power of two of 2 or more")
         self._depth = depth
+        self._repeats = repeats
         super().__init__(
             {
                 "i": In(stream.Signature(shape)),
                 "commit": In(1),
                 "discard": In(1),
+                **({"again": In(1)} if repeats else {}),
                 "o": Out(stream.Signature(shape)),
             }
         )
@@ -61,7 +76,10 @@ class PacketFifo(wiring.Component):
             payload.as_value() if isinstance(payload, ValueCastable) else payload
             for payload in (self.i.payload, self.o.payload)
         )
-        m.submodules.words = words = memory.Memory(shape=len(i_bits), depth=self._depth, init=[])
+        # No word is read while it is written: synthesis need not add logic for that case.
+        m.submodules.words = words = memory.Memory(
+            shape=len(i_bits), depth=self._depth, init=[], attrs={"no_rw_check": 1}
+        )
         writer, reader = words.write_port(), words.read_port()
 
         # One bit more than an address, so that full and empty differ.
@@ -71,17 +89,19 @@ class PacketFifo(wiring.Component):
         write_next = Signal.like(write)
         room = Signal(init=1)
         put = Signal()
+        undecided, unread = Signal(), Signal()  # there are words
         m.d.comb += [
             self.i.ready.eq(room),
             put.eq(self.i.valid & room),
             writer.addr.eq(write[:-1]),
             writer.data.eq(i_bits),
-            # That there is room, once more: this and ``read != write`` below let synthesis see that
-            # no word is read while it is written, so that it adds no logic for that case.
-            writer.en.eq(put & ((write ^ read) != self._depth)),
+            writer.en.eq(put),
             write_next.eq(write + put),
         ]
-        m.d.sync += write.eq(write_next)
+        m.d.sync += [
+            write.eq(write_next),
+            undecided.eq((undecided | put) & ~self.commit & ~self.discard),
+        ]
         with m.If(self.commit):
             m.d.sync += committed.eq(write_next)
         with m.Elif(self.discard):
@@ -89,21 +109,71 @@ class PacketFifo(wiring.Component):
 
         fetched = Signal()
         head_free = ~self.o.valid | self.o.ready
-        m.d.comb += [
-            reader.addr.eq(read[:-1]),
-            reader.en.eq((read != committed) & (read != write) & (~fetched | head_free)),
-        ]
+        may_fetch = unread & (~fetched | head_free)
+        m.d.comb += reader.addr.eq(read[:-1])
         with m.If(reader.en):
             m.d.sync += [fetched.eq(1), read.eq(read + 1)]
         with m.Elif(head_free):
             m.d.sync += fetched.eq(0)
         with m.If(head_free):
             m.d.sync += [self.o.valid.eq(fetched), o_bits.eq(reader.data)]
+        with m.If(self.commit & (undecided | put)):
+            m.d.sync += unread.eq(1)
+        with m.Elif(reader.en):
+            m.d.sync += unread.eq((read + 1)[: len(read)] != committed)
+        if self._repeats:
+            oldest, frees = self._repeat(m, read, unread, fetched, reader, may_fetch)
+        else:
+            oldest, frees = read, reader.en
+            m.d.comb += reader.en.eq(may_fetch)
 
-        with m.If(reader.en):
+        with m.If(frees):
             m.d.sync += room.eq(1)
         with m.Elif(self.discard):
-            m.d.sync += room.eq((committed ^ read) != self._depth)
+            m.d.sync += room.eq((committed ^ oldest) != self._depth)
         with m.Elif(put):
-            m.d.sync += room.eq(((write + 1)[: len(write)] ^ read) != self._depth)
+            m.d.sync += room.eq(((write + 1)[: len(write)] ^ oldest) != self._depth)
         return m
+
+    def _repeat(self, m, read, unread, fetched, reader, may_fetch):
+        """Let ``read`` go back: the oldest word that is needed, and whether one no longer is."""
+        oldest, position, following = (
+            Signal.like(read, name=name) for name in ("oldest", "position", "following")
+        )
+        taken, ends, frees = Signal(), Signal(), Signal()
+        # Of a packet that has been offered before. One end of it at most is ahead of ``o``, so that
+        # ``again`` tells of that.
+        final = Signal.like(read)
+        known = Signal()
+        at_final = Signal()
+        passed = Signal()
+        goes_back, went_back = Signal(), Signal()
+        m.d.comb += [
+            taken.eq(self.o.valid & self.o.ready),
+            ends.eq(taken & self.o.p.last),
+            frees.eq(taken & ~self.again),
+            following.eq(position + 1),
+            at_final.eq(known & (read == final)),
+            reader.en.eq(may_fetch & ~(at_final & passed)),
+            goes_back.eq(at_final & self.again),
+        ]
+        with m.If(taken):
+            m.d.sync += position.eq(following)
+        with m.If(frees):
+            m.d.sync += oldest.eq(following)
+        with m.If(reader.en & at_final):
+            m.d.sync += passed.eq(1)
+            with m.If(goes_back):
+                m.d.sync += [read.eq(oldest), unread.eq(1), went_back.eq(1)]
+        with m.If(ends):
+            m.d.sync += [passed.eq(0), went_back.eq(0), known.eq(self.again)]
+            with m.If(self.again):
+                m.d.sync += [final.eq(position), position.eq(oldest)]
+                with m.If(~went_back):
+                    m.d.sync += [
+                        read.eq(oldest),
+                        unread.eq(1),
+                        fetched.eq(0),
+                        self.o.valid.eq(0),
+                    ]
+        return oldest, frees

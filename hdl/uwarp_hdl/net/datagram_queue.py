@@ -1,0 +1,324 @@
+"""Descriptions of datagrams that wait, kept as the words of their headers.
+
+::
+
+    words --> lanes chosen --> memory --> register --> fields --> o
+    commit, details -------------> queue --------------^
+
+Of a frame those words are written in which its header has something for the Datagram; its source
+addresses take the lanes that are of no use. They are in the memory before the frame's fate is known
+and are read again at once if no other Datagram waits, so that the fields are in their registers
+when it is. What the verdict comes with is in a queue of its own.
+"""
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import data, memory, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from uwarp.wire import IMMEDIATE_OPCODES, Opcode
+
+from ..layouts import Datagram, mapped_ipv4
+from ..stream.queue import Queue
+from .headers import SEGMENT, header_octets
+from .word import FrameWord
+
+__all__ = ["DatagramDetails", "DatagramQueue"]
+
+#: Fields of a Datagram that are not in its header as they are.
+_OTHERS = ("qpn", "payload_length", "own", "group", "payload_offset")
+
+#: Words of memory for each Datagram: only a Read Request by IPv6 takes more.
+_WORDS = 8
+
+#: Kinds of words behind those of the UDP header and the segment, which are numbered by their step:
+#: most of the source address, and what is missing of one of IPv6.
+_ADDRESS, _ADDRESS_ENDS = 8, 9
+
+#: Indices of the frame's words that these two are made of, together with the one before.
+_ADDRESS_WORD, _ADDRESS_ENDS_WORD = 3, 4
+
+_PORTS, _CONTROL, _TO, _MESSAGE, _RECORD, _SOURCE, _SOURCE_TO = range(1, 8)
+"""What the words by step are called here, after the fields of the segment in them."""
+
+
+class DatagramDetails(data.Struct):
+    """Members of Datagram that are not from the header."""
+
+    qpn: 16
+    payload_length: 16
+    own: 1
+    group: 1
+
+
+class _HeaderWord(data.Struct):
+    """A word of the memory; ``final`` is the last of its Datagram."""
+
+    data: 64
+    kind: 4
+    ipv6: 1
+    early: 1
+    final: 1
+
+
+class DatagramQueue(wiring.Component):
+    """Take a Datagram's fields out of its frame, and keep it until it is taken.
+
+    A Datagram that finds none before it is offered in the cycle after ``commit``, which may come 4
+    cycles after the last word of its header. Others are offered as many cycles after the one before
+    them was taken as they have words, 4 (a Write by IPv4) to 9 (a Read Request by IPv6), and one,
+    or three if none waited behind that.
+
+    Fields: what a segment does not have is 0, and so is the immediate without the bit IM. A Send
+    with Solicited Event (0x5) is solicited; else the bit SE counts where it is defined, in
+    Write-Record and Send with Immediate. A source address of IPv4 is mapped into IPv6 (RFC 4291,
+    section 2.5.5.2). Of a Read Request ``immediate`` and ``sink_to`` are the sink's STag and TO, of
+    a Terminate ``immediate`` is the control word.
+
+    Parameters
+    ----------
+    datagrams : int
+        Room for Datagrams, 2 or more; for fewer if many of them are Read Requests by IPv6.
+
+    Members
+    -------
+    following, word : In(FrameWord)
+        A word of this cycle and of the one before. The ``commit`` or ``discard`` of its frame comes
+        4 cycles or more after the last word, and not after word 3 of the next frame.
+    source_mac : In(48)
+        Right with the word of step 1.
+    opcode : In(4)
+        Right from step 2 to the last word of the header.
+    details : In(DatagramDetails)
+        With ``commit``.
+    ready : Out(1)
+        There is room for the frame's Datagram. Right in the cycle in which it is committed.
+    commit, discard : In(1)
+        What has come since the last of these is a Datagram, or nothing. Not both, and ``commit``
+        only if ``ready``.
+    o : Out(stream of Datagram)
+    waiting : Out(1)
+        There is a Datagram in the queue, offered or not yet.
+    """
+
+    def __init__(self, datagrams: int) -> None:
+        self._datagrams = datagrams
+        super().__init__(
+            {
+                "following": In(FrameWord),
+                "word": In(FrameWord),
+                "source_mac": In(48),
+                "opcode": In(4),
+                "details": In(DatagramDetails),
+                "ready": Out(1),
+                "commit": In(1),
+                "discard": In(1),
+                "o": Out(stream.Signature(Datagram)),
+                "waiting": Out(1),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.details = details = Queue(DatagramDetails, self._datagrams)
+        word = Signal(_HeaderWord)
+        loaded = Signal()
+        taken = Signal()
+        m.d.comb += [
+            details.i.p.eq(self.details),
+            details.i.valid.eq(self.commit),
+            self.o.valid.eq(details.o.valid & loaded),
+            taken.eq(self.o.valid & self.o.ready),
+            details.o.ready.eq(taken),
+            self.waiting.eq(details.level != 0),
+            *(self.o.p[name].eq(details.o.p[name]) for name in _OTHERS[:-1]),
+        ]
+        captures = self._store(m, details, word, loaded)
+        with m.If(taken):
+            m.d.sync += loaded.eq(0)
+        with m.Elif(captures):
+            m.d.sync += loaded.eq(word.final)
+        with m.If(self.discard & ~self.waiting):
+            m.d.sync += loaded.eq(0)
+        fields = self._capture(m, word, captures)
+        m.d.comb += [self.o.p[name].eq(fields[name]) for name in fields.shape().members]
+        m.d.comb += self.o.p.payload_offset.eq(header_octets(fields.opcode, SEGMENT)[:3])
+        return m
+
+    def _store(self, m, details, word, loaded):
+        """From ``self.word`` to ``word``, through the memory: whether that is to be captured."""
+        depth = 1 << (_WORDS * self._datagrams - 1).bit_length()
+        shape = len(word.as_value())
+        m.submodules.words = words = memory.Memory(shape=shape, depth=depth, init=[])
+        writer, reader = words.write_port(), words.read_port()
+        chosen, chooses = self._choose(m)
+        stored, stores = Signal(_HeaderWord), Signal()
+        m.d.sync += [stored.eq(chosen), stores.eq(chooses)]
+
+        # One bit more than an address, so that full and empty differ.
+        write, committed, read = (
+            Signal(range(2 * depth), name=name) for name in ("write", "committed", "read")
+        )
+        full, lost = Signal(), Signal()
+        m.d.comb += [
+            full.eq((write ^ read) == depth),
+            writer.addr.eq(write[:-1]),
+            writer.data.eq(stored.as_value()),
+            writer.en.eq(stores & ~full),
+            self.ready.eq(details.i.ready & ~lost),
+        ]
+        with m.If(writer.en):
+            m.d.sync += write.eq(write + 1)
+        with m.If(stores & full):
+            m.d.sync += lost.eq(1)
+        with m.If(self.commit):
+            m.d.sync += committed.eq(write)
+        with m.If(self.discard):
+            m.d.sync += write.eq(committed)
+        with m.If(self.commit | self.discard):
+            m.d.sync += lost.eq(0)
+
+        # What is not yet committed is read only if all before it has been taken: so, if it is
+        # discarded, either nothing of it has been read or all that has been is of it.
+        fetched, staged = Signal(), Signal()
+        captures = Signal()
+        stage_free = ~staged | captures
+        m.d.comb += [
+            captures.eq(staged & ~loaded),
+            reader.addr.eq(read[:-1]),
+            reader.en.eq(
+                (read != write) & (~self.waiting | (read != committed)) & (~fetched | stage_free)
+            ),
+        ]
+        with m.If(reader.en):
+            m.d.sync += read.eq(read + 1)
+        with m.If(~fetched | stage_free):
+            m.d.sync += fetched.eq(reader.en)
+        with m.If(stage_free):
+            m.d.sync += [staged.eq(fetched), word.as_value().eq(reader.data)]
+        with m.If(self.discard & ~self.waiting):
+            m.d.sync += [read.eq(committed), fetched.eq(0), staged.eq(0)]
+        return captures
+
+    def _choose(self, m):
+        """The word to be written in the next cycle, and whether there is one."""
+        word, following = self.word, self.following
+        stored, stores = Signal(_HeaderWord), Signal()
+        # The source address of IPv6 begins in lane 1 of the word before ``_ADDRESS``; that of an
+        # early IPv4 header in lane 3.
+        before = Signal(48)
+        with m.If(word.valid & (word.index == _ADDRESS_WORD - 1)):
+            m.d.sync += before.eq(word.data[16:])
+        mac = Cat(self.source_mac.word_select(octet, 8) for octet in reversed(range(6)))
+
+        final_step = Signal(4)
+        m.d.comb += final_step.eq(header_octets(self.opcode, SEGMENT - 1)[3:])
+        # Registers: their fan-out is large.
+        is_address, is_rest, is_ports, is_early_ipv4 = (
+            Signal(name=name) for name in ("is_address", "is_rest", "is_ports", "is_early_ipv4")
+        )
+        m.d.sync += [
+            is_address.eq(following.index == _ADDRESS_WORD),
+            is_rest.eq((following.index == _ADDRESS_ENDS_WORD) & following.ipv6),
+            is_ports.eq(following.step == _PORTS),
+            is_early_ipv4.eq(following.early & ~following.ipv6),
+        ]
+        low, port, middle, high = (word.data.word_select(lane, 16) for lane in range(4))
+        lanes = [stored.data.word_select(lane, 16) for lane in range(4)]
+        m.d.comb += [
+            stores.eq(
+                word.valid & (is_address | is_rest | ((word.step != 0) & (word.step <= final_step)))
+            ),
+            stored.kind.eq(word.step),
+            stored.ipv6.eq(word.ipv6),
+            stored.early.eq(word.early),
+            stored.final.eq(word.step == final_step),
+            Cat(lanes).eq(Cat(low, port, middle, high)),
+        ]
+        with m.If(is_rest):
+            m.d.comb += [stored.kind.eq(_ADDRESS_ENDS), Cat(lanes[1:]).eq(before)]
+        with m.Elif(is_address):
+            m.d.comb += stored.kind.eq(_ADDRESS)
+            with m.If(is_early_ipv4):
+                m.d.comb += lanes[3].eq(before[32:])
+        with m.Elif(is_ports):
+            m.d.comb += Cat(lanes[0], lanes[2], lanes[3]).eq(mac)
+        return stored, stores
+
+    def _capture(self, m, word, captures):
+        """The fields of the header of which ``word`` is one."""
+        members = data.Layout.cast(Datagram).members.items()
+        shape = data.StructLayout({k: v for k, v in members if k not in _OTHERS})
+        datagram = Signal(shape)
+        octets = [word.data.word_select(octet, 8) for octet in range(8)]
+
+        def number(first, last):
+            """The octets as a number in network byte order."""
+            return Cat(reversed(octets[first:last]))
+
+        def comes(kind):
+            return captures & (word.kind == kind)
+
+        def load(condition, **fields):
+            with m.If(condition):
+                m.d.sync += [datagram[name].eq(value) for name, value in fields.items()]
+
+        def clear(condition, *names):
+            """Written last for a field, this is the registers' own reset; else it takes LUTs."""
+            with m.If(condition):
+                m.d.sync += [datagram[name].eq(0) for name in names]
+
+        # IPv4 is in lanes 1 and 2, or in 3 and 0.
+        late_ipv4 = ~word.ipv6 & ~word.early
+        address = datagram.source_ip
+        with m.If(comes(_ADDRESS)):
+            m.d.sync += [
+                address[16:32].eq(Mux(late_ipv4, number(2, 4), number(6, 8))),
+                address[32:80].eq(number(0, 6)),
+            ]
+        with m.If(comes(_ADDRESS) & ~word.ipv6):
+            m.d.sync += address[32:80].eq(mapped_ipv4(address[:32])[32:])
+        with m.If(comes(_ADDRESS) | comes(_ADDRESS_ENDS)):
+            is_late = late_ipv4 & (word.kind == _ADDRESS)
+            m.d.sync += [
+                address[:16].eq(Mux(is_late, number(4, 6), number(0, 2))),
+                address[80:].eq(number(2, 8)),
+            ]
+        with m.If(comes(_ADDRESS)):
+            m.d.sync += address[80:].eq(0)
+
+        mac = Cat(octets[:2], octets[4:])
+        load(
+            comes(_PORTS),
+            source_port=number(2, 4),
+            source_mac=Cat(mac.word_select(octet, 8) for octet in reversed(range(6))),
+        )
+
+        control, operation = octets[2], octets[3]
+        has_immediate = operation[:4].matches(*IMMEDIATE_OPCODES)
+        is_solicited = operation[:4].matches(Opcode.SEND_SOLICITED)
+        tagged = Signal()
+        with m.If(comes(_CONTROL)):
+            m.d.sync += tagged.eq(control[7])
+        load(
+            comes(_CONTROL),
+            last=control[6],
+            opcode=operation[:4],
+            immediate_valid=has_immediate & operation[4],
+            solicited=is_solicited | has_immediate & operation[5],
+        )
+        has_more = datagram.opcode.matches(Opcode.READ_REQUEST, Opcode.TERMINATE)
+        takes_immediate = datagram.immediate_valid | has_more
+        first, second = number(0, 4), number(4, 8)
+        load(comes(_CONTROL) | comes(_SOURCE), stag=second)
+        load(comes(_CONTROL) | comes(_SOURCE) | comes(_RECORD) & tagged, mlen=first)
+        load(comes(_CONTROL), mlen=second)
+        load(comes(_TO) & tagged | comes(_SOURCE_TO), to=number(0, 8))
+        load(comes(_TO) & ~tagged, qn=first)
+        load((comes(_TO) & ~tagged) | (comes(_MESSAGE) & tagged), msn=Mux(tagged, first, second))
+        load(comes(_MESSAGE), mo=Mux(tagged, second, first))
+        load(Mux(tagged, comes(_RECORD), comes(_MESSAGE)) & takes_immediate, immediate=second)
+        load(comes(_RECORD) & ~tagged, sink_to=number(0, 8))
+        clear(comes(_CONTROL) & ~control[7], "stag")
+        clear(comes(_CONTROL) & control[7], "mlen")
+        clear(comes(_CONTROL), "to", "qn", "msn", "mo", "immediate", "sink_to")
+        return datagram
