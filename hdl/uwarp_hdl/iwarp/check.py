@@ -58,7 +58,7 @@ class SegmentCheck(wiring.Component):
     failed : In(n_qp)
         QPs that have failed.
     look : Out(ReceiveLookupSignature)
-    found, span, own, stranger, renew, opened, still, hold : In or Out
+    found, begin, span, own, renew, opened, still, hold : In or Out
         See :class:`.dispatch.Dispatch`.
     segments : Out(stream of segment)
     active : Out(1)
@@ -78,7 +78,7 @@ class SegmentCheck(wiring.Component):
                 "found": In(1),
                 "span": In(span_layout(parameters)),
                 "own": In(1),
-                "stranger": Out(1),
+                "begin": Out(1),
                 "renew": Out(1),
                 "opened": In(1),
                 "still": In(1),
@@ -191,6 +191,7 @@ class SegmentCheck(wiring.Component):
             with m.State("RECEIVE"):
                 # Nothing is read for a QP that is not up: its ring may be gone.
                 m.d.comb += [
+                    self.begin.eq(1),
                     look.lookup.eq(1),
                     look.waiting.eq(is_send & receives(qp) & ~self.found),
                     look.dismiss.eq(is_open),
@@ -236,12 +237,11 @@ class SegmentCheck(wiring.Component):
                         region.map_base.eq(self.span.map_base),
                     ]
                 m.next = "DIFFERENCES"
-                with m.If(is_held & ~self.own):
-                    # A message of the same digest; unless another was opened there meanwhile.
-                    m.d.comb += self.stranger.eq(~doubtful & ~self.opened)
-                    m.next = "RECEIVE"
             with m.State("DIFFERENCES"):
                 m.next = "SUMS"
+                with m.If(is_held & ~self.own):
+                    # A message of the same digest; unless another was opened there meanwhile.
+                    m.next = "RECEIVE"
             with m.State("SUMS"):
                 m.next = "GRANULES"
             with m.State("GRANULES"):

@@ -22,13 +22,13 @@ __all__ = ["Closing"]
 class Closing(wiring.Component):
     """Completion and snapshot command of a tracker (device behaviour, 4.4).
 
-    Of a complete message all octets are valid; those of another are summed in ``granule_log2`` + 5
+    Of a complete message all octets are valid; those of another are summed in ``granule_log2`` + 6
     cycles.
 
     Members
     -------
     row, progress : In
-        They stay from ``start`` to ``take``.
+        They stay from the cycle after ``start`` to ``take``.
     status : In
         SUCCESS or PARTIAL.
     start : In(1)
@@ -82,9 +82,11 @@ class Closing(wiring.Component):
         with m.FSM() as fsm:
             with m.State("IDLE"):
                 with m.If(self.start):
-                    m.next = "LOAD"
+                    m.next = "SPAN"
                     with m.If(self.status == Status.SUCCESS):
                         m.next = "DONE"
+            with m.State("SPAN"):
+                m.next = "LOAD"
             with m.State("LOAD"):
                 m.d.sync += [
                     between.eq(Mux(row.first == row.last, 0, (span - progress.missing)[:width])),

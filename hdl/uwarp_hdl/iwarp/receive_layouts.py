@@ -29,6 +29,7 @@ __all__ = [
     "message_digest",
     "message_name",
     "message_name_layout",
+    "name_parts",
     "offset_width",
     "segment_layout",
     "snapshot_layout",
@@ -70,9 +71,9 @@ def message_name_layout(parameters: Parameters) -> data.StructLayout:
     return data.StructLayout(
         {
             "qpn": exact_log2(parameters.n_qp),
+            "msn": 32,
             "source_ip": 128,
             "source_port": 16,
-            "msn": 32,
             "kind": MessageKind,
         }
     )
@@ -84,6 +85,12 @@ def message_name(parameters: Parameters, datagram):
     is_read = datagram.opcode == Opcode.READ_RESPONSE_RECORD
     is_send = ~is_read & (datagram.opcode != Opcode.WRITE_RECORD)
     return data.View(shape, Cat(named, is_send, is_read))
+
+
+def name_parts(name):
+    """The low and the high part of a name's bits: beside 17 bits more, the low one is as long."""
+    low_width = -(-(len(name) - 17) // 2)
+    return name[:low_width], name[low_width:]
 
 
 def message_digest(name):
