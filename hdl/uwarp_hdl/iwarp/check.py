@@ -446,6 +446,8 @@ class SegmentCheck(wiring.Component):
                 qp.terminate & sends & ~is_opening & ~datagram.group & ~is_terminate
             ),
             segment.digest.eq(digest),
+            segment.from_start.eq(from_start),
+            segment.to_end.eq(is_last_segment),
             segment.held.eq(is_held),
             segment.complete.eq(is_whole),
             segment.receive.available.eq(receive.available),

@@ -7,7 +7,8 @@ the opening of Reads.
       '-> CLOSE_* (complete, expired, or overlapped by a new message or Read)
 
 A segment of an open message takes 4 to 6 cycles; any other datagram 6 or 7, with a CQ that answers
-in 2. Open messages whose names share a digest are told apart before, one after the other.
+in 2; 3 more until it is taken if the message may overlap others and more than half of the trackers
+are open. Open messages whose names share a digest are told apart before, one after the other.
 The CQE of a datagram, like that of a message, is composed of a row: its own, kept in LOOKUP's next
 cycle beside those of the trackers. What is to be answered, a Read Request or by a Terminate, and
 what a peer's Terminate tells goes out in the cycle after ISSUE, from the same registers.
@@ -75,7 +76,7 @@ class Dispatch(wiring.Component):
     -------
     segments : In(stream of segment)
         Digest, STag and extent of its message stand from two cycles before it is offered until one
-        after it was taken.
+        after it was taken, the extent until two.
     tick : In(16)
     credits : Out(CreditSignature)
     requests : Out(stream of ReadRequest)
@@ -206,10 +207,12 @@ class Dispatch(wiring.Component):
         back_to_decide = Signal()
         pushing = Signal()
         close = Signal()
+        taken = Signal(3)  # one, two, three cycles ago
 
         m.d.comb += [
             trackers.digest.eq(incoming.digest),
-            trackers.region.eq(incoming.datagram.stag[8:]),
+            # The STag stands for a cycle less than the extent.
+            trackers.region.eq(Mux(taken[:2].any(), datagram.stag[8:], incoming.datagram.stag[8:])),
             trackers.start.eq(incoming.start),
             trackers.end.eq(incoming.end),
             trackers.tick.eq(self.tick),
@@ -275,10 +278,27 @@ class Dispatch(wiring.Component):
         # Until ``match`` tells of the last opening or closing, and what it takes for ``overlap``.
         settling = Signal(OVERLAP_SETTLES - 3)
         m.d.sync += settling.eq(Mux(trackers.open, ~0, Cat(settling[1:]) | close))
-        taken = Signal(2)
-        m.d.sync += taken.eq(Cat(self.segments.valid & self.segments.ready, taken[0]))
-        with m.If(taken[1]):
+        m.d.sync += taken.eq(Cat(self.segments.valid & self.segments.ready, taken[:2]))
+        with m.If(taken[2]):
             m.d.sync += overlap.eq(trackers.overlap)
+        # With many trackers open, what they may overlap waits until they have all been looked at.
+        waited = Signal(2)
+        too_early = Signal()
+        m.d.sync += [
+            waited.eq(
+                Mux(self.segments.valid & ~self.segments.ready & ~settling[0], Cat(1, waited[0]), 0)
+            ),
+            too_early.eq(
+                trackers.many
+                & ~waited[1]
+                & incoming.mapped
+                & (
+                    (incoming.datagram.opcode == Opcode.WRITE_RECORD)
+                    | incoming.opening
+                    | (~incoming.datagram.opcode.matches(*NO_SENDS) & ~incoming.complete)
+                )
+            ),
+        ]
 
         with m.FSM() as fsm:
             with m.State("LOOKUP"):
@@ -307,7 +327,7 @@ class Dispatch(wiring.Component):
                 with m.Elif(trackers.expired & ~self.hold):
                     m.d.sync += back_to_decide.eq(0)
                     close_tracker(trackers.expired_index, Status.PARTIAL)
-                with m.Elif(~settling[0] & trackers.sure):
+                with m.Elif(~settling[0] & trackers.sure & (trackers.found | ~too_early)):
                     m.d.comb += self.segments.ready.eq(1)
                     with m.If(self.segments.valid):
                         m.next = "MATCH"
@@ -449,7 +469,7 @@ class Dispatch(wiring.Component):
         m.d.sync += conflicts.eq(
             segment.mapped
             & (is_record | segment.opening | (fits & ~segment.complete))
-            & overlap.any()
+            & Mux(taken[2], trackers.overlap.any(), overlap.any())
         )
         # The row is read before it is known whether there is anything to look it up for.
         m.d.comb += [
@@ -649,22 +669,13 @@ class Dispatch(wiring.Component):
         segment."""
         datagram = segment.datagram
         entry = self.entries.payload
-        # Of the segment taken two cycles ago: long before ISSUE, if that completes it.
-        is_head = Signal()
-        is_tail = Signal()
-        segment_end = Signal(33)
-        m.d.sync += [
-            is_head.eq(datagram.mo == 0),
-            segment_end.eq(datagram.mo + datagram.payload_length),
-            is_tail.eq(segment_end == datagram.mlen),
-        ]
         flags = {
             CqeFlag.RECEIVE: 1,
             CqeFlag.IMMEDIATE: row.immediate_valid,
             CqeFlag.SOLICITED: row.solicited,
             CqeFlag.SEGMENT: plan.segment,
-            CqeFlag.HEAD: plan.segment & is_head,
-            CqeFlag.TAIL: plan.segment & is_tail,
+            CqeFlag.HEAD: plan.segment & segment.from_start,
+            CqeFlag.TAIL: plan.segment & segment.to_end,
             CqeFlag.MAPPED: 0,
         }
         with m.If(~pushing):

@@ -47,7 +47,7 @@ NO_SENDS = (
 )
 
 TICKET_WIDTH = 8
-DIGEST_WIDTH = 24
+DIGEST_WIDTH = 16
 
 
 def granule_width(parameters: Parameters) -> int:
@@ -97,8 +97,8 @@ def message_digest(name):
     """``DIGEST_WIDTH`` bits that differ for most pairs of names: each field folded, the QP's number
     and the kind away from the low bits of the others, where the messages of two QPs are likely to
     differ too."""
-    fields = (name.msn, name.source_port, name.source_ip, name.qpn << 14)
-    fields += (name.kind.as_value() << 12,)
+    fields = (name.msn, name.source_port, name.source_ip, name.qpn << 10)
+    fields += (name.kind.as_value() << 8,)
     chunks = [
         field[start : start + DIGEST_WIDTH]
         for field in fields
@@ -144,7 +144,8 @@ def segment_layout(parameters: Parameters) -> data.StructLayout:
     granules between the message's ``first`` and ``last`` which the segment covers, if ``inner``;
     ``head`` and ``tail`` say whether it covers those two. ``start`` and ``end`` are the offsets of
     the message's first and last octet, ``complete`` says that the payload is the whole message,
-    ``digest`` is that of its name.
+    ``from_start`` and ``to_end`` that it has the first and the last octet, ``digest`` is that of
+    its name.
 
     Of a Send ``datagram.stag``, ``base`` and the region's fields are those of its receive's SGE, or
     ``held``: its message was found open; so is that of any Read Response-Record without ``drop``,
@@ -182,6 +183,8 @@ def segment_layout(parameters: Parameters) -> data.StructLayout:
             "tail": 1,
             "inner": 1,
             "complete": 1,
+            "from_start": 1,
+            "to_end": 1,
             "receive": data.StructLayout({"available": 1, "fault": 1, "short": 1, "index": 16}),
         }
     )

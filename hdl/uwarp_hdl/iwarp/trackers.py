@@ -1,7 +1,8 @@
 """Trackers: the open messages, one each (device behaviour, section 4).
 
 Digests of names are compared in parallel. The octets that a new message would share with open ones
-are compared in ``SCAN_STEPS`` steps, ``n_tracker / SCAN_STEPS`` messages at a time, over and over.
+are compared in up to ``SCAN_STEPS`` steps, ``n_tracker / SCAN_STEPS`` messages at a time, over and
+over; only the lower half of the trackers, in half the steps, while no other is open.
 What stays the same until a message closes is in block RAM, its progress in LUT RAM. Of block RAM
 there is little use but width: rows are two words each, read one after the other.
 """
@@ -26,12 +27,13 @@ from .receive_layouts import (
 
 __all__ = ["OVERLAP_SETTLES", "SCAN_STEPS", "Trackers", "lowest_set", "progress_layout"]
 
-SCAN_STEPS = 4
-"""Cycles in which every open message is compared with the extent that is asked for."""
+SCAN_STEPS = 8
+"""Cycles in which every tracker is compared with the extent that is asked for."""
 
-OVERLAP_SETTLES = 4 + SCAN_STEPS
-"""Cycles from an ``open`` to the ``overlap`` that counts with it: one until it is written, three
-from the memory's address to what is compared, ``SCAN_STEPS`` to come by all."""
+OVERLAP_SETTLES = 4 + SCAN_STEPS // 2
+"""Cycles from an ``open`` to the ``overlap`` that counts with it, if not ``many`` are open: one
+until it is written, three from the memory's address to what is compared, ``SCAN_STEPS / 2`` to come
+by all."""
 
 _BLOCK_RAM = {"ram_style": "block"}
 
@@ -75,8 +77,11 @@ class Trackers(wiring.Component):
         name, if any.
     overlap : Out(n_tracker)
         Trackers of ``region`` that share an octet with ``start`` to ``end``, which must have been
-        the same in the ``SCAN_STEPS`` cycles before; right from ``OVERLAP_SETTLES`` cycles after an
-        ``open``, and at once after a ``close``.
+        the same in the ``SCAN_STEPS / 2`` cycles before, or ``SCAN_STEPS`` if ``many``; right from
+        ``OVERLAP_SETTLES`` cycles after an ``open``, or ``SCAN_STEPS / 2`` more, and at once after
+        a ``close``.
+    many : Out(1)
+        Trackers of the upper half are open, or were when ``overlap`` was found out.
     found, found_index : Out
         Whether there are such, and the lowest. Of that, if it was ``found`` beside ``begin`` ...
     begin : In(1)
@@ -146,6 +151,7 @@ class Trackers(wiring.Component):
                 "begin": In(1),
                 "renew": In(1),
                 "overlap": Out(n),
+                "many": Out(1),
                 "keep": In(1),
                 "index": In(range(n + 1)),
                 "first": In(1),
@@ -370,9 +376,9 @@ class Trackers(wiring.Component):
         with m.If(read_second[1]):
             m.d.sync += own_high.eq(second.name == name_high)
 
-        # ``own`` is right when the tracker has been the first for four cycles, with no ``begin`` that
-        # puts the words out of turn: then both have been read and compared. If another takes its place because it closes, that is seen
-        # in the second cycle after.
+        # ``own`` is right when the tracker has been the first for four cycles, with no ``begin``
+        # that puts the words out of turn: then both have been read and compared. If another takes
+        # its place because it closes, that is seen in the second cycle after.
         settled = Signal(3)
         m.d.sync += settled.eq(Cat(1, settled[:2]))
         with m.If(
@@ -390,16 +396,37 @@ class Trackers(wiring.Component):
             m.d.sync += strangers.eq(0)
 
     def _find_overlaps(self, m, opened, writing):
-        """Tracker ``SCAN_STEPS * bank + step`` is in row ``step`` of its bank."""
+        """Tracker ``banks * step + bank`` is in row ``step`` of its bank."""
         n = self._parameters.n_tracker
         steps = min(SCAN_STEPS, n)
         step = Signal(range(steps))
         # Of what the memory gives out, and of what is compared.
         step_read, step_compared = Signal.like(step), Signal.like(step)
-        m.d.sync += [step.eq(step + 1), step_read.eq(step), step_compared.eq(step_read)]
+        banks = n // steps
+        bank_bits = exact_log2(banks)
+        # While no other is open, the lower half in half the steps. It takes some cycles until all
+        # that is compared has been chosen so.
+        lower = max(1, steps // 2)
+        is_many = Signal()
+        many_for = Signal(range(SCAN_STEPS))
+        following = Signal.like(step)
+        m.d.comb += [
+            is_many.eq(opened[banks * lower :].any()),
+            following.eq(step + 1),
+            self.many.eq(many_for != 0),
+        ]
+        m.d.sync += [
+            step.eq(Mux(is_many, following, following[: exact_log2(lower)])),
+            step_read.eq(step),
+            step_compared.eq(step_read),
+        ]
+        with m.If(is_many):
+            m.d.sync += many_for.eq(SCAN_STEPS - 1)
+        with m.Elif(self.many):
+            m.d.sync += many_for.eq(many_for - 1)
         extent_shape = data.StructLayout({"before_start": len(self.start), "end": len(self.end)})
         region_shape = exact_log2(self._parameters.n_region)
-        for bank in range(n // steps):
+        for bank in range(banks):
             extents = memory.Memory(shape=extent_shape, depth=steps, init=[], attrs=_BLOCK_RAM)
             regions = memory.Memory(shape=region_shape, depth=steps, init=[])
             m.submodules[f"extents{bank}"] = extents
@@ -408,16 +435,16 @@ class Trackers(wiring.Component):
             extent_read, region_read = extents.read_port(), regions.read_port(domain="comb")
             extent = Signal(extent_shape, name=f"extent{bank}")
             region = Signal(region_shape, name=f"region{bank}")
-            in_bank = self.free_index[exact_log2(steps) :] == bank
+            in_bank = self.free_index[:bank_bits] == bank
             m.d.comb += [
-                extent_write.addr.eq(self.free_index),
+                extent_write.addr.eq(self.free_index[bank_bits:]),
                 # Inverted, since a carry chain subtracts its second operand by adding the inverse.
                 extent_write.data.before_start.eq(~self.opened.start),
                 extent_write.data.end.eq(self.opened.end),
                 extent_write.en.eq(writing & in_bank),
                 extent_read.addr.eq(step),
                 extent_read.en.eq(~writing),
-                region_write.addr.eq(self.free_index),
+                region_write.addr.eq(self.free_index[bank_bits:]),
                 region_write.data.eq(self.opened.stag[8:]),
                 region_write.en.eq(writing & in_bank),
                 region_read.addr.eq(step_read),
@@ -432,7 +459,7 @@ class Trackers(wiring.Component):
                 )
             )
             for i in range(steps):
-                tracker = steps * bank + i
+                tracker = banks * i + bank
                 conditions = Signal(3, name=f"conditions{tracker}")
                 with m.If(step_compared == i):
                     m.d.sync += conditions.eq(overlaps)
