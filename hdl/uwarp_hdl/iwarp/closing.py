@@ -10,7 +10,6 @@ from uwarp.wire import Opcode
 from .receive_layouts import (
     MessageKind,
     PendingCompletion,
-    granule_width,
     snapshot_layout,
     tracker_layout,
 )
@@ -22,7 +21,7 @@ __all__ = ["Closing"]
 class Closing(wiring.Component):
     """Completion and snapshot command of a tracker (device behaviour, 4.4).
 
-    Of a complete message all octets are valid; those of another are summed in ``granule_log2`` + 6
+    Of a complete message all octets are valid; those of another are summed in ``granule_log2`` + 5
     cycles.
 
     Members
@@ -63,8 +62,6 @@ class Closing(wiring.Component):
 
         # Valid octets: whole granules between the edges, and the message's share of the edges. Only
         # a complete message in one granule has an edge, so here the edges are two.
-        width = granule_width(self._parameters)
-        span = Signal(width)
         between = Signal(32)
         in_granule = Signal(16)
         shifts = Signal.like(row.granule_log2)
@@ -73,7 +70,6 @@ class Closing(wiring.Component):
         edges = Signal(18)
         valid = Signal(32)
         m.d.sync += [
-            span.eq(row.last + ~row.first),
             from_start.eq(Mux(progress.head, ~row.start[:16] & in_granule, 0)),
             to_end.eq(Mux(progress.tail, row.end[:16] & in_granule, 0)),
             edges.eq(from_start + to_end + progress.head),
@@ -82,14 +78,12 @@ class Closing(wiring.Component):
         with m.FSM() as fsm:
             with m.State("IDLE"):
                 with m.If(self.start):
-                    m.next = "SPAN"
+                    m.next = "LOAD"
                     with m.If(self.status == Status.SUCCESS):
                         m.next = "DONE"
-            with m.State("SPAN"):
-                m.next = "LOAD"
             with m.State("LOAD"):
                 m.d.sync += [
-                    between.eq(Mux(row.first == row.last, 0, (span - progress.missing)[:width])),
+                    between.eq((progress.between - progress.missing)[: len(progress.between)]),
                     in_granule.eq(0),
                     shifts.eq(row.granule_log2),
                 ]

@@ -12,7 +12,7 @@ are open. Open messages whose names share a digest are told apart before, one af
 The CQE of a datagram, like that of a message, is composed of a row: its own, kept in LOOKUP's next
 cycle beside those of the trackers. What is to be answered, a Read Request or by a Terminate, and
 what a peer's Terminate tells goes out in the cycle after ISSUE, from the same registers.
-To close a message takes 4 cycles, or 11 to 27 if it is not complete; after an opening nothing is
+To close a message takes 4 cycles, or 10 to 26 if it is not complete; after an opening nothing is
 taken for 5.
 """
 
@@ -275,8 +275,9 @@ class Dispatch(wiring.Component):
             m.d.sync += [chosen.eq(index), closing_status.eq(status)]
             m.next = "CLOSE_READ"
 
-        # Until ``match`` tells of the last opening or closing, and what it takes for ``overlap``.
-        settling = Signal(OVERLAP_SETTLES - 3)
+        # Until ``match`` tells of the last opening or closing, and what it takes for ``overlap``,
+        # and to be ``sure`` of the message opened.
+        settling = Signal(OVERLAP_SETTLES - 2)
         m.d.sync += settling.eq(Mux(trackers.open, ~0, Cat(settling[1:]) | close))
         m.d.sync += taken.eq(Cat(self.segments.valid & self.segments.ready, taken[:2]))
         with m.If(taken[2]):

@@ -3,8 +3,8 @@
 Digests of names are compared in parallel. The octets that a new message would share with open ones
 are compared in up to ``SCAN_STEPS`` steps, ``n_tracker / SCAN_STEPS`` messages at a time, over and
 over; only the lower half of the trackers, in half the steps, while no other is open.
-What stays the same until a message closes is in block RAM, its progress in LUT RAM. Of block RAM
-there is little use but width: rows are two words each, read one after the other.
+What stays the same until a message closes is in block RAM, what is compared in parallel and its
+progress in LUT RAM. Of block RAM only the width counts: rows are two words, read in turn.
 """
 
 from amaranth.hdl import C, Cat, Const, Module, Mux, Signal
@@ -30,9 +30,9 @@ __all__ = ["OVERLAP_SETTLES", "SCAN_STEPS", "Trackers", "lowest_set", "progress_
 SCAN_STEPS = 8
 """Cycles in which every tracker is compared with the extent that is asked for."""
 
-OVERLAP_SETTLES = 4 + SCAN_STEPS // 2
+OVERLAP_SETTLES = 3 + SCAN_STEPS // 2
 """Cycles from an ``open`` to the ``overlap`` that counts with it, if not ``many`` are open: one
-until it is written, three from the memory's address to what is compared, ``SCAN_STEPS / 2`` to come
+until it is written, two from the memory's address to what is compared, ``SCAN_STEPS / 2`` to come
 by all."""
 
 _BLOCK_RAM = {"ram_style": "block"}
@@ -54,9 +54,11 @@ def _carries(a, not_b):
 
 
 def progress_layout(parameters: Parameters) -> data.StructLayout:
-    """``missing``: granules between the first and the last that are not valid yet. ``head`` and
-    ``tail``: the first and the last granule are valid; of a message in one granule both are set."""
-    return data.StructLayout({"missing": granule_width(parameters), "head": 1, "tail": 1})
+    """``missing``: granules between the first and the last that are not valid yet, of ``between``.
+    ``head`` and ``tail``: the first and the last granule are valid; of a message in one granule
+    both are set."""
+    granule = granule_width(parameters)
+    return data.StructLayout({"between": granule, "missing": granule, "head": 1, "tail": 1})
 
 
 class Trackers(wiring.Component):
@@ -108,7 +110,7 @@ class Trackers(wiring.Component):
     advance, name_word : In(1), Out
         The low part of the row's name (:func:`.name_parts`); after ``advance`` the high one.
     progress : Out
-        Of the ``index`` of two cycles before.
+        Of the ``index`` of two cycles before, unless there was a ``mark`` in the cycle between.
     free, free_index : Out
         The lowest free tracker; right from two cycles after an ``open`` or ``close``.
     open, opened, opened_digest, dma_addr, missing, timeout : In
@@ -222,17 +224,25 @@ class Trackers(wiring.Component):
         self._keep_rows(m, writing, written_index)
         self._identify(m, matches, writing, written_index)
 
-        m.submodules.progresses = progresses = memory.Memory(
-            shape=progress_layout(self._parameters), depth=n, init=[]
-        )
-        progress_read = progresses.read_port()
-        before = progresses.read_port(domain="comb")
-        progress_write = progresses.write_port()
-        after = Signal(progress_layout(self._parameters))
-        m.d.sync += progress_read.addr.eq(self.index)
+        granule = granule_width(self._parameters)
+        shape = data.StructLayout({"missing": granule, "head": 1, "tail": 1})
+        m.submodules.progresses = progresses = memory.Memory(shape=shape, depth=n, init=[])
+        m.submodules.betweens = betweens = memory.Memory(shape=granule, depth=n, init=[])
+        before, between = progresses.read_port(domain="comb"), betweens.read_port(domain="comb")
+        progress_write, between_write = progresses.write_port(), betweens.write_port()
+        after = Signal(shape)
+        index = Signal(range(n))
+        m.d.sync += [
+            index.eq(self.index),
+            self.progress.between.eq(between.data),
+            *(self.progress[name].eq(before.data[name]) for name, _ in shape),
+        ]
         m.d.comb += [
-            self.progress.eq(progress_read.data),
-            before.addr.eq(self.mark_index),
+            between.addr.eq(index),
+            between_write.en.eq(self.open),
+            between_write.addr.eq(self.free_index),
+            between_write.data.eq(self.missing),
+            before.addr.eq(Mux(self.mark, self.mark_index, index)),
             after.missing.eq(before.data.missing - self.newly),
             after.head.eq(before.data.head | self.head),
             after.tail.eq(before.data.tail | self.tail),
@@ -400,8 +410,7 @@ class Trackers(wiring.Component):
         n = self._parameters.n_tracker
         steps = min(SCAN_STEPS, n)
         step = Signal(range(steps))
-        # Of what the memory gives out, and of what is compared.
-        step_read, step_compared = Signal.like(step), Signal.like(step)
+        step_compared = Signal.like(step)
         banks = n // steps
         bank_bits = exact_log2(banks)
         # While no other is open, the lower half in half the steps. It takes some cycles until all
@@ -417,24 +426,24 @@ class Trackers(wiring.Component):
         ]
         m.d.sync += [
             step.eq(Mux(is_many, following, following[: exact_log2(lower)])),
-            step_read.eq(step),
-            step_compared.eq(step_read),
+            step_compared.eq(step),
         ]
         with m.If(is_many):
             m.d.sync += many_for.eq(SCAN_STEPS - 1)
         with m.Elif(self.many):
             m.d.sync += many_for.eq(many_for - 1)
-        extent_shape = data.StructLayout({"before_start": len(self.start), "end": len(self.end)})
-        region_shape = exact_log2(self._parameters.n_region)
+        extent_shape = data.StructLayout(
+            {
+                "before_start": len(self.start),
+                "end": len(self.end),
+                "region": exact_log2(self._parameters.n_region),
+            }
+        )
         for bank in range(banks):
-            extents = memory.Memory(shape=extent_shape, depth=steps, init=[], attrs=_BLOCK_RAM)
-            regions = memory.Memory(shape=region_shape, depth=steps, init=[])
+            extents = memory.Memory(shape=extent_shape, depth=steps, init=[])
             m.submodules[f"extents{bank}"] = extents
-            m.submodules[f"regions{bank}"] = regions
-            extent_write, region_write = extents.write_port(), regions.write_port()
-            extent_read, region_read = extents.read_port(), regions.read_port(domain="comb")
+            extent_write, extent_read = extents.write_port(), extents.read_port(domain="comb")
             extent = Signal(extent_shape, name=f"extent{bank}")
-            region = Signal(region_shape, name=f"region{bank}")
             in_bank = self.free_index[:bank_bits] == bank
             m.d.comb += [
                 extent_write.addr.eq(self.free_index[bank_bits:]),
@@ -442,18 +451,14 @@ class Trackers(wiring.Component):
                 extent_write.data.before_start.eq(~self.opened.start),
                 extent_write.data.end.eq(self.opened.end),
                 extent_write.en.eq(writing & in_bank),
+                extent_write.data.region.eq(self.opened.stag[8:]),
                 extent_read.addr.eq(step),
-                extent_read.en.eq(~writing),
-                region_write.addr.eq(self.free_index[bank_bits:]),
-                region_write.data.eq(self.opened.stag[8:]),
-                region_write.en.eq(writing & in_bank),
-                region_read.addr.eq(step_read),
             ]
             overlaps = Signal(3, name=f"overlaps{bank}")
-            m.d.sync += [extent.eq(extent_read.data), region.eq(region_read.data)]
+            m.d.sync += extent.eq(extent_read.data)
             m.d.comb += overlaps.eq(
                 Cat(
-                    region == self.region,
+                    extent.region == self.region,
                     _carries(self.end, extent.before_start),
                     _carries(extent.end, ~self.start),
                 )
@@ -485,7 +490,6 @@ class Trackers(wiring.Component):
         timeout = Signal(16)
         named = Signal()
         of_qp = self.ending.target == CloseTarget.QP
-        of_region = self.ending.target == CloseTarget.REGION
         m.d.comb += [
             touched_read.addr.eq(scan),
             owners_read.addr.eq(scan),
@@ -503,8 +507,8 @@ class Trackers(wiring.Component):
             age.eq(self.tick - touched_read.data),
             timeout.eq(owners_read.data.timeout),
             named.eq(
-                (of_qp & (self.ending.row == owners_read.data.qpn))
-                | (of_region & (self.ending.row == owners_read.data.region))
+                (of_qp | (self.ending.target == CloseTarget.REGION))
+                & (self.ending.row == Mux(of_qp, owners_read.data.qpn, owners_read.data.region))
             ),
         ]
 
