@@ -1,5 +1,7 @@
 """Trackers and the memory of closed messages on their own."""
 
+from dataclasses import replace
+
 import pytest
 from amaranth.hdl import Const
 from receive_bench import make_rng, run
@@ -51,18 +53,19 @@ def row_of(number, region, start, end):
     return {"name": name_of(number), "stag": region << 8 | 3, "start": start, "end": end}
 
 
-def test_open_look_up_close():
+@pytest.mark.parametrize("n_tracker", [8, 16])
+def test_open_look_up_close(n_tracker):
     """Random operations against a list; lookups by digest and by shared octets after each."""
     rng = make_rng(31)
-    dut = Trackers(PARAMETERS)
-    slots = [None] * 8
+    dut = Trackers(replace(PARAMETERS, n_tracker=n_tracker))
+    slots = [None] * n_tracker
 
     async def bench(ctx):
         ctx.set(dut.renew, 1)  # there are no strangers
-        for number in range(400):
+        for number in range(300):
             free = [i for i, slot in enumerate(slots) if slot is None]
             assert ctx.get(dut.free) == bool(free)
-            assert ctx.get(dut.count) == 8 - len(free)
+            assert ctx.get(dut.count) == n_tracker - len(free)
             taken = [i for i, slot in enumerate(slots) if slot]
             if free and (not taken or rng.random() < 0.55):
                 assert ctx.get(dut.free_index) == free[0]
