@@ -59,7 +59,7 @@ class SegmentCheck(wiring.Component):
     failed : In(n_qp)
         QPs that have failed.
     look : Out(ReceiveLookupSignature)
-    found, span, own, stranger, renew, opened, still, hold : In or Out
+    found, begin, span, own, renew, opened, still, hold : In or Out
         See :class:`.dispatch.Dispatch`.
     segments : Out(stream of segment)
     covered : Out(covered)
@@ -81,7 +81,7 @@ class SegmentCheck(wiring.Component):
                 "found": In(1),
                 "span": In(span_layout(parameters)),
                 "own": In(1),
-                "stranger": Out(1),
+                "begin": Out(1),
                 "renew": Out(1),
                 "opened": In(1),
                 "still": In(1),
@@ -194,6 +194,7 @@ class SegmentCheck(wiring.Component):
             with m.State("RECEIVE"):
                 # Nothing is read for a QP that is not up: its ring may be gone.
                 m.d.comb += [
+                    self.begin.eq(1),
                     look.lookup.eq(1),
                     look.waiting.eq(is_send & receives(qp) & ~self.found),
                     look.dismiss.eq(is_open),
@@ -231,13 +232,12 @@ class SegmentCheck(wiring.Component):
                         region.map_base.eq(self.span.map_base),
                     ]
                 m.next = "DIFFERENCES"
-                with m.If(is_held & ~self.own):
-                    # A message of the same digest; unless another was opened there meanwhile.
-                    m.d.comb += self.stranger.eq(~doubtful & ~self.opened)
-                    m.next = "RECEIVE"
             with m.State("DIFFERENCES"):
                 m.d.comb += granules.begin.eq(1)
                 m.next = "SUMS"
+                with m.If(is_held & ~self.own):
+                    # A message of the same digest; unless another was opened there meanwhile.
+                    m.next = "RECEIVE"
             with m.State("SUMS"):
                 m.next = "GRANULES"
             with m.State("GRANULES"):

@@ -1,13 +1,13 @@
 """Names of closed messages: they tell late segments from new messages (device behaviour, 5)."""
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import C, Cat, Module, Mux, Signal
 from amaranth.lib import data, memory, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from uwarp.contract import Parameters
 
-from .receive_layouts import message_name_layout
+from .receive_layouts import message_name_layout, name_parts
 
 __all__ = ["ClosedMessages"]
 
@@ -19,13 +19,16 @@ cycles, 2^10 ticks: long before a tick number of 16 bits wraps."""
 class ClosedMessages(wiring.Component):
     """A direct-mapped memory of names, each with the tick number of its closing.
 
-    The answer to a lookup stands from four cycles later until the next lookup. Rows older than
-    the longest timeout, 2^15 - 1 ticks, are forgotten in the background.
+    A row is two words, read and written one after the other. The answer to a lookup stands from
+    four cycles later until the next lookup. Rows older than the longest timeout, 2^15 - 1 ticks,
+    are forgotten in the background.
 
     Members
     -------
     lookup, name : In
         Not while ``hold`` is high. A lookup takes the place of one not yet answered.
+    asked : In
+        ``name`` of the lookup, from the cycle after it until ``answered``.
     timeout : In(16)
         From the cycle after ``lookup`` until ``answered``.
     answered : Out(1)
@@ -37,6 +40,8 @@ class ClosedMessages(wiring.Component):
     hold : In(1)
         There may be an ``insert``.
     insert, inserted : In
+        Not in two cycles in turn. ``inserted`` is the low part of a name (:func:`name_parts`), in
+        the cycle after the high one.
     busy : Out(1)
         After a reset, until all rows are empty.
     """
@@ -48,13 +53,14 @@ class ClosedMessages(wiring.Component):
             {
                 "lookup": In(1),
                 "name": In(name),
+                "asked": In(name),
                 "timeout": In(16),
                 "answered": Out(1),
                 "tick": In(16),
                 "hit": Out(1),
                 "hold": In(1),
                 "insert": In(1),
-                "inserted": In(name),
+                "inserted": In(len(name_parts(C(0, name.size))[0]) + 17),
                 "busy": Out(1),
             }
         )
@@ -64,8 +70,9 @@ class ClosedMessages(wiring.Component):
         depth = self._parameters.n_closed
         bits = exact_log2(depth)
         name_shape = message_name_layout(self._parameters)
-        row_shape = data.StructLayout({"valid": 1, "tick": 16, "name": name_shape})
-        m.submodules.ram = ram = memory.Memory(shape=row_shape, depth=depth, init=[])
+        asked_low, asked_high = name_parts(self.asked.as_value())
+        first_shape = data.StructLayout({"name_low": len(asked_low), "tick": 16, "valid": 1})
+        m.submodules.ram = ram = memory.Memory(shape=first_shape.size, depth=2 * depth, init=[])
         read = ram.read_port()
         write = ram.write_port()
 
@@ -76,69 +83,98 @@ class ClosedMessages(wiring.Component):
         sweep = Signal(bits)
         scrub = Signal(bits)
         scrub_write = Signal()
+        # The second word is asked for, or written, in the next cycle.
+        asked_row = Signal(bits)
+        inserted = Signal(name_shape)
+        inserted_row = row_of(inserted)
+        inserting_row = Signal(bits)
+        inserting = Signal()
+        stage = Signal(3)
+        first_word = data.View(first_shape, write.data)
         m.d.comb += [
+            inserted.as_value().eq(self.inserted[: len(asked_low)]),
             self.busy.eq(sweeping),
-            read.addr.eq(Mux(self.lookup, row_of(self.name), scrub)),
-            # Nothing is asked of it while it is written. ``insert`` comes late in its cycle.
-            read.en.eq(~(sweeping | self.hold | scrub_write)),
-            write.en.eq(sweeping | (self.hold & self.insert) | scrub_write),
-            write.addr.eq(Mux(sweeping, sweep, Mux(self.hold, row_of(self.inserted), scrub))),
-            write.data.valid.eq(~sweeping & self.hold),
-            write.data.tick.eq(self.tick),
-            write.data.name.eq(self.inserted),
+            read.addr.eq(
+                Mux(
+                    self.lookup,
+                    Cat(C(0, 1), row_of(self.name)),
+                    Mux(stage[0], Cat(C(1, 1), asked_row), Cat(C(0, 1), scrub)),
+                )
+            ),
+            # The word that is written is not read, for synthesis to add no logic behind the memory.
+            # ``insert`` comes late in its cycle. A lookup beside ``inserting`` is of first words.
+            read.en.eq(~(sweeping | self.hold | scrub_write | (inserting & ~self.lookup))),
+            write.en.eq(sweeping | (self.hold & self.insert) | inserting | scrub_write),
+            write.addr.eq(
+                Cat(
+                    inserting,
+                    Mux(
+                        sweeping,
+                        sweep,
+                        Mux(inserting, inserting_row, Mux(self.hold, inserted_row, scrub)),
+                    ),
+                )
+            ),
+            write.data.eq(self.inserted),
         ]
+        with m.If(~inserting):
+            m.d.comb += Cat(first_word.tick, first_word.valid).eq(
+                Cat(self.tick, ~sweeping & self.hold)
+            )
+        m.d.sync += [inserting.eq(self.insert), inserting_row.eq(inserted_row)]
         with m.If(sweeping):
             m.d.sync += [sweep.eq(sweep + 1), sweeping.eq(~sweep.all())]
 
-        # The row, then what it says, then the answer.
-        row = Signal(row_shape)
-        asked = Signal(name_shape)
+        # A word, then what the first says, then the answer with what the second says.
+        word = Signal(first_shape)
         age = Signal(16)
         valid = Signal()
-        same_name = Signal()
-        stage = Signal(3)
+        same_low = Signal()
+        same_high = Signal()
+        young = Signal()
         m.d.sync += [
             stage.eq(Cat(self.lookup, stage[:2] & ~self.lookup.replicate(2))),
-            row.eq(read.data),
-            age.eq(self.tick - row.tick),
-            valid.eq(row.valid),
-            same_name.eq(row.name.as_value() == asked.as_value()),
+            word.as_value().eq(read.data),
+            valid.eq(word.valid),
+            age.eq(self.tick - word.tick),
+            same_low.eq(word.name_low == asked_low),
         ]
         with m.If(self.lookup):
-            m.d.sync += [asked.eq(self.name), self.answered.eq(0)]
+            m.d.sync += [asked_row.eq(row_of(self.name)), self.answered.eq(0)]
         with m.Elif(stage[2]):
             m.d.sync += [
-                self.hit.eq(valid & same_name & (age < self.timeout)),
+                young.eq(valid & same_low & (age < self.timeout)),
+                same_high.eq(word.as_value()[: len(asked_high)] == asked_high),
                 self.answered.eq(1),
             ]
+        m.d.comb += self.hit.eq(young & same_high)
 
         # An insert may have been to the row that is looked at: then this is begun again.
-        disturbed = Signal()
         interval = Signal(range(SCRUB_INTERVAL))
         due = Signal()
-        m.d.sync += [interval.eq(interval + 1), disturbed.eq(self.insert)]
+        m.d.sync += interval.eq(interval + 1)
         with m.If(interval == 0):
             m.d.sync += due.eq(1)
         with m.FSM(name="scrubber"):
             with m.State("READ"):
-                with m.If(due & read.en & ~self.lookup):
+                with m.If(due & read.en & ~self.lookup & ~stage[0]):
                     m.next = "ROW"
             for state, following in (("ROW", "AGE"), ("AGE", "COMPARE")):
                 with m.State(state):
                     m.next = following
-                    with m.If(disturbed):
+                    with m.If(inserting):
                         m.next = "READ"
             with m.State("COMPARE"):
                 m.next = "READ"
-                with m.If(~disturbed):
+                with m.If(~inserting):
                     with m.If(valid & age[15]):
                         m.next = "FORGET"
                     with m.Else():
                         m.d.sync += [scrub.eq(scrub + 1), due.eq(0)]
             with m.State("FORGET"):
-                with m.If(disturbed):
+                with m.If(inserting):
                     m.next = "READ"
-                with m.Elif(~self.hold & ~self.lookup):
+                with m.Elif(~self.hold & ~self.lookup & ~stage[0]):
                     m.d.comb += scrub_write.eq(1)
                     m.next = "READ"
         return m

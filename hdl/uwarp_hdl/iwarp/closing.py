@@ -10,7 +10,6 @@ from uwarp.wire import Opcode
 from .receive_layouts import (
     MessageKind,
     PendingCompletion,
-    granule_width,
     snapshot_layout,
     tracker_layout,
 )
@@ -28,7 +27,7 @@ class Closing(wiring.Component):
     Members
     -------
     row, progress : In
-        They stay from ``start`` to ``take``.
+        They stay from the cycle after ``start`` to ``take``.
     status : In
         SUCCESS or PARTIAL.
     start : In(1)
@@ -63,8 +62,6 @@ class Closing(wiring.Component):
 
         # Valid octets: whole granules between the edges, and the message's share of the edges. Only
         # a complete message in one granule has an edge, so here the edges are two.
-        width = granule_width(self._parameters)
-        span = Signal(width)
         between = Signal(32)
         in_granule = Signal(16)
         shifts = Signal.like(row.granule_log2)
@@ -73,7 +70,6 @@ class Closing(wiring.Component):
         edges = Signal(18)
         valid = Signal(32)
         m.d.sync += [
-            span.eq(row.last + ~row.first),
             from_start.eq(Mux(progress.head, ~row.start[:16] & in_granule, 0)),
             to_end.eq(Mux(progress.tail, row.end[:16] & in_granule, 0)),
             edges.eq(from_start + to_end + progress.head),
@@ -87,7 +83,7 @@ class Closing(wiring.Component):
                         m.next = "DONE"
             with m.State("LOAD"):
                 m.d.sync += [
-                    between.eq(Mux(row.first == row.last, 0, (span - progress.missing)[:width])),
+                    between.eq((progress.between - progress.missing)[: len(progress.between)]),
                     in_granule.eq(0),
                     shifts.eq(row.granule_log2),
                 ]

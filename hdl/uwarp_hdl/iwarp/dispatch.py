@@ -1,15 +1,14 @@
 """The fate of each datagram: which message it belongs to, what is placed, marked and completed; and
 the opening of Reads.
 
-                ,---------- (only its digest is the same) --,
-                v                                           |
     LOOKUP -> MATCH -+-> VERIFY (open message) ---------+-> ISSUE -> LOOKUP
       |  |           '-> DECIDE (any other) -> RELEASE -'
       |  '-> ROOM (Read Request) -----------------------^
       '-> CLOSE_* (complete, expired, or overlapped by a new message or Read)
 
 A segment of an open message takes 4 to 6 cycles; any other datagram 6 or 7, with a CQ that answers
-in 2. Open messages whose names share a digest are told apart one after the other, 5 cycles each.
+in 2; 3 more until it is taken if the message may overlap others and more than half of the trackers
+are open. Open messages whose names share a digest are told apart before, one after the other.
 The CQE of a datagram, like that of a message, is composed of a row: its own, kept in LOOKUP's next
 cycle beside those of the trackers. What is to be answered, a Read Request or by a Terminate, and
 what a peer's Terminate tells goes out in the cycle after ISSUE, from the same registers.
@@ -50,7 +49,7 @@ __all__ = ["Dispatch"]
 class Plan(data.Struct):
     """What ISSUE does besides taking the payload off: ``drop`` is a Counter, 0 to place it, and
     ``dropped`` says that it is not 0. ``awaits``: only if the credit is granted.
-    ``verified``: only if what was found of the tracker's row says so. ``request``: it is a Read
+    ``verified``: only if it agrees with the tracker's row. ``request``: it is a Read
     Request to be answered; ``terminate``: it is a peer's Terminate, of which nothing is placed."""
 
     drop: 6
@@ -78,7 +77,7 @@ class Dispatch(wiring.Component):
     -------
     segments : In(stream of segment)
         Digest, STag and extent of its message stand from two cycles before it is offered until one
-        after it was taken.
+        after it was taken, the extent until two.
     covered : In(covered)
         Of the segment that was taken in the cycle before.
     tick : In(16)
@@ -103,7 +102,7 @@ class Dispatch(wiring.Component):
     marks : Out(stream of bit range)
     marked, count : In
         Answer to ``marks``.
-    found, span, own, stranger, renew : Out, Out, Out, In, In
+    found, begin, span, own, renew : Out, In, Out, Out, In
         As of :class:`Trackers`: whether the message of what ``segments`` holds is open.
     opened : Out(1)
         Strobe: a message was opened in the cycle before.
@@ -159,7 +158,7 @@ class Dispatch(wiring.Component):
                 "found": Out(1),
                 "span": Out(span_layout(parameters)),
                 "own": Out(1),
-                "stranger": In(1),
+                "begin": In(1),
                 "renew": In(1),
                 "opened": Out(1),
                 "still": Out(1),
@@ -193,7 +192,7 @@ class Dispatch(wiring.Component):
         is_send = Signal()
         names_place = Signal()  # what it says of its message's STag and base must be right
         conflicts = Signal()
-        match = Signal(n)
+        found = Signal()
         overlap = Signal(n)
         tracker = Signal(range(n))
         plan = Signal(Plan)
@@ -205,24 +204,24 @@ class Dispatch(wiring.Component):
         unfit = Signal()
         opens_send = Signal()
         unfit_reason = Signal(Counter)
-        other_name = Signal()
         mismatch = Signal()
 
-        first_match = Signal(range(n))
         chosen = Signal(range(n + 1))
         closing_status = Signal(Status)
         back_to_decide = Signal()
         pushing = Signal()
         close = Signal()
+        taken = Signal(3)  # one, two, three cycles ago
 
         m.d.comb += [
             trackers.digest.eq(incoming.digest),
-            trackers.region.eq(incoming.datagram.stag[8:]),
+            # The STag stands for a cycle less than the extent.
+            trackers.region.eq(Mux(taken[:2].any(), datagram.stag[8:], incoming.datagram.stag[8:])),
             trackers.start.eq(incoming.start),
             trackers.end.eq(incoming.end),
             trackers.tick.eq(self.tick),
             trackers.name.eq(self._name(incoming.datagram)),
-            trackers.stranger.eq(self.stranger),
+            trackers.begin.eq(self.begin),
             trackers.renew.eq(self.renew),
             trackers.dma_addr.eq(segment.dma_addr),
             trackers.ending.eq(self.ending),
@@ -231,6 +230,7 @@ class Dispatch(wiring.Component):
             self.span.eq(trackers.span),
             self.own.eq(trackers.own),
             closed.name.eq(self._name(incoming.datagram)),
+            closed.asked.eq(self._name(datagram)),
             closed.hold.eq(issuing | pushing),
             closed.timeout.eq(segment.timeout),
             closed.tick.eq(self.tick),
@@ -244,8 +244,7 @@ class Dispatch(wiring.Component):
         request = self.credits.requests
         granted = self.credits.granted
         refused = plan.awaits & granted.valid & ~granted.payload
-        mistaken = plan.verified & other_name
-        contradicted = plan.verified & ~other_name & mismatch
+        contradicted = plan.verified & mismatch
         m.d.comb += request.payload.cq.eq(segment.cq)
         # Right from the second cycle after a segment is taken.
         complete = segment.starts & segment.ends
@@ -281,13 +280,34 @@ class Dispatch(wiring.Component):
             m.d.sync += [chosen.eq(index), closing_status.eq(status)]
             m.next = "CLOSE_READ"
 
-        # Until ``match`` tells of the last opening or closing, and what it takes for ``overlap``.
-        settling = Signal(OVERLAP_SETTLES - 3)
+        # Until ``match`` tells of the last opening or closing, and what it takes for ``overlap``,
+        # and to be ``sure`` of the message opened.
+        settling = Signal(OVERLAP_SETTLES - 2)
         m.d.sync += settling.eq(Mux(trackers.open, ~0, Cat(settling[1:]) | close))
-        taken = Signal(2)
-        m.d.sync += taken.eq(Cat(self.segments.valid & self.segments.ready, taken[0]))
-        with m.If(taken[1]):
+        m.d.sync += taken.eq(Cat(self.segments.valid & self.segments.ready, taken[:2]))
+        with m.If(taken[2]):
             m.d.sync += overlap.eq(trackers.overlap)
+        # With many trackers open, what they may overlap waits until they have all been looked at.
+        waited = Signal(2)
+        too_early = Signal()
+        m.d.sync += [
+            waited.eq(
+                Mux(self.segments.valid & ~self.segments.ready & ~settling[0], Cat(1, waited[0]), 0)
+            ),
+            too_early.eq(
+                trackers.many
+                & ~waited[1]
+                & incoming.mapped
+                & (
+                    (incoming.datagram.opcode == Opcode.WRITE_RECORD)
+                    | incoming.opening
+                    | (
+                        ~incoming.datagram.opcode.matches(*NO_SENDS)
+                        & ~(incoming.starts & incoming.ends)
+                    )
+                )
+            ),
+        ]
 
         # What of its message the segment covers: long before ISSUE, if that marks it.
         covered = Signal.like(self.covered)
@@ -305,14 +325,14 @@ class Dispatch(wiring.Component):
             with m.State("LOOKUP"):
                 # Taken in every cycle: what counts is the last, and the paths are shorter.
                 m.d.comb += closed.lookup.eq(self.segments.valid)
-                with m.If(~held_up):
+                with m.If(~held_up & ~settling[-1]):
                     m.d.sync += segment.eq(incoming)
                 m.d.sync += [
                     is_record.eq(incoming.datagram.opcode == Opcode.WRITE_RECORD),
                     is_send.eq(~incoming.datagram.opcode.matches(*NO_SENDS)),
                     names_place.eq(incoming.datagram.opcode.matches(*RECORD_OPCODES)),
-                    match.eq(trackers.match),
-                    tracker.eq(first_match),
+                    found.eq(trackers.found),
+                    tracker.eq(trackers.found_index),
                     plan.eq(0),
                     plan.drop.eq(incoming.drop),
                     plan.dropped.eq(incoming.drop != 0),
@@ -328,7 +348,7 @@ class Dispatch(wiring.Component):
                 with m.Elif(trackers.expired & ~self.hold):
                     m.d.sync += back_to_decide.eq(0)
                     close_tracker(trackers.expired_index, Status.PARTIAL)
-                with m.Elif(~settling[0]):
+                with m.Elif(~settling[0] & trackers.sure & (trackers.found | ~too_early)):
                     m.d.comb += self.segments.ready.eq(1)
                     with m.If(self.segments.valid):
                         m.next = "MATCH"
@@ -349,10 +369,10 @@ class Dispatch(wiring.Component):
 
             with m.State("MATCH"):
                 m.d.comb += trackers.keep.eq(1)
-                found = (is_record | segment.held) & match.any()
-                wants_credit = ~found & (is_record | segment.receive.available)
+                is_open = (is_record | segment.held) & found
+                wants_credit = ~is_open & (is_record | segment.receive.available)
                 m.d.sync += [credit_asked.eq(wants_credit), chosen.eq(n)]
-                with m.If(found):
+                with m.If(is_open):
                     m.next = "VERIFY"
                 with m.Elif(wants_credit):
                     m.next = "CREDIT"
@@ -368,15 +388,12 @@ class Dispatch(wiring.Component):
                     m.next = "DECIDE"
 
             with m.State("VERIFY"):
-                row = trackers.row
-                m.d.sync += [
-                    other_name.eq(row.name.as_value() != self._name(datagram)),
-                    mismatch.eq(
-                        (names_place & (row.stag != datagram.stag))
-                        | (names_place & (row.base != segment.base))
-                        | (row.mlen != datagram.mlen)
-                    ),
-                ]
+                place = trackers.place
+                m.d.sync += mismatch.eq(
+                    (names_place & (place.stag != datagram.stag))
+                    | (names_place & (place.base != segment.base))
+                    | (place.mlen != datagram.mlen)
+                )
                 finish(mark=1, verified=1)
 
             with m.State("DECIDE"):
@@ -439,10 +456,6 @@ class Dispatch(wiring.Component):
                 with m.If(issue):
                     m.d.sync += issuing.eq(0)
                     m.next = "LOOKUP"
-                with m.Elif(mistaken):
-                    # A message of the same digest.
-                    m.d.sync += [issuing.eq(0), plan.eq(0), match.eq(match & (match - 1))]
-                    m.next = "AGAIN"
                 with m.Elif(refused | contradicted):
                     m.d.sync += [
                         plan.eq(0),
@@ -451,12 +464,6 @@ class Dispatch(wiring.Component):
                         ),
                         plan.dropped.eq(1),
                     ]
-
-            with m.State("AGAIN"):
-                m.d.sync += [tracker.eq(lowest_set(match)), chosen.eq(lowest_set(match))]
-                m.next = "AGAIN_READ"
-            with m.State("AGAIN_READ"):
-                m.next = "MATCH"
 
             with m.State("CLOSE_READ"):
                 m.next = "CLOSE_ROW"
@@ -468,30 +475,34 @@ class Dispatch(wiring.Component):
             with m.State("CLOSE_PUSH"):
                 m.d.comb += pushing.eq(1)
                 with m.If(close):
+                    m.d.sync += chosen.eq(n)
                     m.next = "LOOKUP"
                     with m.If(back_to_decide):
                         m.next = "CLOSED"
             with m.State("CLOSED"):
                 # The tracker that has become free is known a cycle later. Back to the datagram's
                 # own row, which is there when the plan is made.
-                m.d.sync += chosen.eq(n)
                 m.next = "CLOSED_READ"
             with m.State("CLOSED_READ"):
                 m.next = "DECIDE"
 
         # In time for DECIDE, which waits for ``closed``: four cycles after LOOKUP.
         m.d.sync += conflicts.eq(
-            segment.mapped & (is_record | segment.opening | (fits & ~complete)) & overlap.any()
+            segment.mapped
+            & (is_record | segment.opening | (fits & ~complete))
+            & Mux(taken[2], trackers.overlap.any(), overlap.any())
         )
         # The row is read before it is known whether there is anything to look it up for.
         m.d.comb += [
-            first_match.eq(lowest_set(trackers.match)),
             trackers.index.eq(
                 Mux(
                     fsm.ongoing("LOOKUP"),
-                    Mux(trackers.complete, trackers.complete_index, first_match),
+                    Mux(trackers.complete, trackers.complete_index, trackers.found_index),
                     chosen,
                 )
+            ),
+            trackers.first.eq(
+                fsm.ongoing("LOOKUP") | fsm.ongoing("CLOSE_READ") | fsm.ongoing("CLOSED")
             ),
         ]
 
@@ -501,7 +512,7 @@ class Dispatch(wiring.Component):
             issue.eq(
                 issuing
                 & (~plan.awaits | (granted.valid & granted.payload))
-                & ~(plan.verified & (other_name | mismatch))
+                & ~contradicted
                 & (~has_payload | self.places.ready)
                 & ~(places_now & self.crowded)
                 & (~plan.complete | self.entries.ready)
@@ -547,7 +558,8 @@ class Dispatch(wiring.Component):
             self.mapped.eq(pushing),
             self.entries.valid.eq(close | (issue & plan.complete)),
             self.entries.payload.eq(closing_unit.entry),
-            closed.inserted.eq(trackers.row.name),
+            closed.inserted.eq(trackers.name_word),
+            trackers.advance.eq(closed.insert),
         ]
         self._compose(m, segment, plan, trackers.row, pushing)
         self._track(m, segment, trackers)

@@ -227,7 +227,7 @@ class DatagramReceiver(wiring.Component):
             check.found.eq(dispatch.found),
             check.span.eq(dispatch.span),
             check.own.eq(dispatch.own),
-            dispatch.stranger.eq(check.stranger),
+            dispatch.begin.eq(check.begin),
             dispatch.renew.eq(check.renew),
             check.opened.eq(dispatch.opened),
             check.still.eq(dispatch.still),

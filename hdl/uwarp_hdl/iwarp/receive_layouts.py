@@ -30,6 +30,7 @@ __all__ = [
     "message_digest",
     "message_name",
     "message_name_layout",
+    "name_parts",
     "offset_width",
     "segment_layout",
     "snapshot_layout",
@@ -47,7 +48,7 @@ NO_SENDS = (
 )
 
 TICKET_WIDTH = 8
-DIGEST_WIDTH = 24
+DIGEST_WIDTH = 16
 
 
 def granule_width(parameters: Parameters) -> int:
@@ -71,9 +72,9 @@ def message_name_layout(parameters: Parameters) -> data.StructLayout:
     return data.StructLayout(
         {
             "qpn": exact_log2(parameters.n_qp),
+            "msn": 32,
             "source_ip": 128,
             "source_port": 16,
-            "msn": 32,
             "kind": MessageKind,
         }
     )
@@ -87,12 +88,18 @@ def message_name(parameters: Parameters, datagram):
     return data.View(shape, Cat(named, is_send, is_read))
 
 
+def name_parts(name):
+    """The low and the high part of a name's bits: beside 17 bits more, the low one is as long."""
+    low_width = -(-(len(name) - 17) // 2)
+    return name[:low_width], name[low_width:]
+
+
 def message_digest(name):
     """``DIGEST_WIDTH`` bits that differ for most pairs of names: each field folded, the QP's number
     and the kind away from the low bits of the others, where the messages of two QPs are likely to
     differ too."""
-    fields = (name.msn, name.source_port, name.source_ip, name.qpn << 14)
-    fields += (name.kind.as_value() << 12,)
+    fields = (name.msn, name.source_port, name.source_ip, name.qpn << 10)
+    fields += (name.kind.as_value() << 8,)
     chunks = [
         field[start : start + DIGEST_WIDTH]
         for field in fields

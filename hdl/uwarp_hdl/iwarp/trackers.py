@@ -1,13 +1,13 @@
 """Trackers: the open messages, one each (device behaviour, section 4).
 
 Digests of names are compared in parallel. The octets that a new message would share with open ones
-are compared in ``SCAN_STEPS`` steps, ``n_tracker / SCAN_STEPS`` messages at a time, over and over.
-What stays the same until a message closes is in block RAM, its progress in LUT RAM.
+are compared in up to ``SCAN_STEPS`` steps, ``n_tracker / SCAN_STEPS`` messages at a time, over and
+over; only the lower half of the trackers, in half the steps, while no other is open.
+What stays the same until a message closes is in block RAM, what is compared in parallel and its
+progress in LUT RAM. Of block RAM only the width counts: rows are two words, read in turn.
 """
 
-from itertools import pairwise
-
-from amaranth.hdl import C, Cat, Module, Mux, Signal
+from amaranth.hdl import C, Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, memory, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
@@ -19,6 +19,7 @@ from .receive_layouts import (
     DIGEST_WIDTH,
     granule_width,
     message_name_layout,
+    name_parts,
     offset_width,
     span_layout,
     tracker_layout,
@@ -26,12 +27,13 @@ from .receive_layouts import (
 
 __all__ = ["OVERLAP_SETTLES", "SCAN_STEPS", "Trackers", "lowest_set", "progress_layout"]
 
-SCAN_STEPS = 4
-"""Cycles in which every open message is compared with the extent that is asked for."""
+SCAN_STEPS = 8
+"""Cycles in which every tracker is compared with the extent that is asked for."""
 
-OVERLAP_SETTLES = 4 + SCAN_STEPS
-"""Cycles from an ``open`` to the ``overlap`` that counts with it: one until it is written, three
-from the memory's address to what is compared, ``SCAN_STEPS`` to come by all."""
+OVERLAP_SETTLES = 3 + SCAN_STEPS // 2
+"""Cycles from an ``open`` to the ``overlap`` that counts with it, if not ``many`` are open: one
+until it is written, two from the memory's address to what is compared, ``SCAN_STEPS / 2`` to come
+by all."""
 
 _BLOCK_RAM = {"ram_style": "block"}
 
@@ -52,18 +54,20 @@ def _carries(a, not_b):
 
 
 def progress_layout(parameters: Parameters) -> data.StructLayout:
-    """``missing``: granules between the first and the last that are not valid yet. ``head`` and
-    ``tail``: the first and the last granule are valid; of a message in one granule both are set."""
-    return data.StructLayout({"missing": granule_width(parameters), "head": 1, "tail": 1})
+    """``missing``: granules between the first and the last that are not valid yet, of ``between``.
+    ``head`` and ``tail``: the first and the last granule are valid; of a message in one granule
+    both are set."""
+    granule = granule_width(parameters)
+    return data.StructLayout({"between": granule, "missing": granule, "head": 1, "tail": 1})
 
 
 class Trackers(wiring.Component):
     """``n_tracker`` open messages: look up, open, account, close; and find those that fell silent.
 
-    ``match`` is a cycle late. ``row`` and ``progress`` are those of the ``index`` of two cycles
-    before; ``index`` may change in the cycle after an ``open``, and counts from the
-    one after that on. One of ``open``, ``touch``, ``mark`` and ``close`` may be high in a cycle; or
-    ``open`` and ``touch``, of the same tracker. What comes with ``open`` stays for two cycles.
+    ``match`` is a cycle late. ``index`` may change in the cycle after an ``open``, and counts from
+    the one after that on. One of ``open``, ``touch``, ``mark`` and ``close`` may be high in a
+    cycle; or ``open`` and ``touch``, of the same tracker. What comes with ``open`` stays for three
+    cycles.
 
     Members
     -------
@@ -71,24 +75,42 @@ class Trackers(wiring.Component):
         Of a datagram's message; its first and last octet count from the region's base. ``region``
         is the region's number.
     match : Out(n_tracker)
-        Trackers whose message's name has ``digest``: nearly always the one of that name, if any.
+        Trackers whose message's name has ``digest``, strangers apart: nearly always the one of that
+        name, if any.
     overlap : Out(n_tracker)
         Trackers of ``region`` that share an octet with ``start`` to ``end``, which must have been
-        the same in the ``SCAN_STEPS`` cycles before; right from ``OVERLAP_SETTLES`` cycles after an
-        ``open``, and at once after a ``close``.
-    found : Out(1)
-        Trackers matched in the cycle before, strangers apart. Of the lowest ...
+        the same in the ``SCAN_STEPS / 2`` cycles before, or ``SCAN_STEPS`` if ``many``; right from
+        ``OVERLAP_SETTLES`` cycles after an ``open``, or ``SCAN_STEPS / 2`` more, and at once after
+        a ``close``.
+    many : Out(1)
+        Trackers of the upper half are open, or were when ``overlap`` was found out.
+    found, found_index : Out
+        Whether there are such, and the lowest. Of that, if it was ``found`` beside ``begin`` ...
+    begin : In(1)
+        Look at it from the beginning. Not in two cycles in turn, once it is found.
     span : Out
-        ... two cycles after that: where its message lies.
+        ... where its message lies: ``start`` two cycles after that, the rest three.
     name, own : In, Out(1)
-        ... three cycles after that: its message has this name, which was there a cycle before.
-    stranger, renew : In(1)
-        ... three cycles after that: it is a stranger, until ``open`` or ``renew``.
+        ... four cycles after that: its message has this name, which was there three cycles before.
+    sure : Out(1)
+        The lowest is ``own``, or nothing is ``found``; not of a ``name`` or ``digest`` younger than
+        four cycles. What is not ``own`` becomes a stranger, until ``open`` or ``renew``.
+    renew : In(1)
+        Another ``name`` comes.
     keep : In(1)
-        Row ``n_tracker``, which is no tracker's, becomes ``opened``. Not beside ``open``, nor in
-        the cycle after.
-    index : In
-    row, progress : Out
+        Row ``n_tracker``, which is no tracker's, becomes ``opened``, which stays for a cycle more.
+        Not beside ``open``, nor in the two cycles after.
+    index, first : In
+        The row that is read: its first word, or its second one. The first one, whatever ``first``
+        says, in the cycle after ``keep``, and nothing beside it.
+    place : Out
+        Two cycles after ``first``: fields of that row.
+    row : Out
+        The row whose first word, and since then the second one, was read up to two cycles before.
+    advance, name_word : In(1), Out
+        The low part of the row's name (:func:`.name_parts`); after ``advance`` the high one.
+    progress : Out
+        Of the ``index`` of two cycles before, unless there was a ``mark`` in the cycle between.
     free, free_index : Out
         The lowest free tracker; right from two cycles after an ``open`` or ``close``.
     open, opened, opened_digest, dma_addr, missing, timeout : In
@@ -114,6 +136,7 @@ class Trackers(wiring.Component):
         self._parameters = parameters
         n = parameters.n_tracker
         offset = offset_width(parameters)
+        name = message_name_layout(parameters)
         super().__init__(
             {
                 "digest": In(DIGEST_WIDTH),
@@ -122,15 +145,22 @@ class Trackers(wiring.Component):
                 "end": In(offset),
                 "match": Out(n),
                 "found": Out(1),
+                "found_index": Out(range(n)),
                 "span": Out(span_layout(parameters)),
-                "name": In(message_name_layout(parameters)),
+                "name": In(name),
                 "own": Out(1),
-                "stranger": In(1),
+                "sure": Out(1),
+                "begin": In(1),
                 "renew": In(1),
                 "overlap": Out(n),
+                "many": Out(1),
                 "keep": In(1),
                 "index": In(range(n + 1)),
+                "first": In(1),
+                "place": Out(data.StructLayout({"stag": 32, "base": 64, "mlen": 32})),
                 "row": Out(tracker_layout(parameters)),
+                "advance": In(1),
+                "name_word": Out(len(name_parts(Const(0, name.size))[0]) + 17),
                 "progress": Out(progress_layout(parameters)),
                 "free": Out(1, init=1),
                 "free_index": Out(range(n)),
@@ -178,87 +208,41 @@ class Trackers(wiring.Component):
             with m.If(self.close & (self.close_index == i)):
                 m.d.sync += opened[i].eq(0)
             m.d.comb += matches[i].eq(opened[i] & (digest == self.digest))
-        m.d.sync += self.match.eq(matches)
-        # ``open`` comes late in its cycle, so what it opens is written in the next.
-        writing = Signal()
-        m.d.sync += writing.eq(self.open)
-        self._find_overlaps(m, opened, writing)
+        # ``open`` comes late in its cycle, so what it opens is written in the next two.
+        writing = Signal(2)
+        written_index = Signal(range(n))
+        m.d.sync += writing.eq(Cat(self.open, writing[0]))
+        with m.If(self.open):
+            m.d.sync += written_index.eq(self.free_index)
+        self._find_overlaps(m, opened, writing[0])
         with m.If(self.open):
             m.d.sync += self.count.eq(self.count + 1)
         with m.Elif(self.close):
             m.d.sync += self.count.eq(self.count - 1)
 
         m.d.sync += [self.free_index.eq(lowest_set(~opened)), self.free.eq(~opened.all())]
+        self._keep_rows(m, writing, written_index)
+        self._identify(m, matches, writing, written_index)
 
-        # Nothing is read while it is written, for synthesis to add no logic behind the memories.
-        m.submodules.rows = rows = memory.Memory(
-            shape=tracker_layout(self._parameters), depth=n + 1, init=[], attrs=_BLOCK_RAM
-        )
-        row_read = rows.read_port()
-        row_write = rows.write_port()
-        m.d.comb += [
-            row_read.addr.eq(self.index),
-            row_read.en.eq(~(writing | self.keep)),
-            row_write.addr.eq(Mux(self.keep, n, self.free_index)),
-            row_write.data.eq(self.opened),
-            row_write.en.eq(writing | self.keep),
-        ]
-        m.d.sync += self.row.eq(row_read.data)
-
-        matched = Signal(n)
-        m.submodules.spans = spans = memory.Memory(
-            shape=span_layout(self._parameters), depth=n, init=[], attrs=_BLOCK_RAM
-        )
-        span_read = spans.read_port()
-        span_write = spans.write_port()
-        name_shape = message_name_layout(self._parameters)
-        m.submodules.names = names = memory.Memory(
-            shape=name_shape, depth=n, init=[], attrs=_BLOCK_RAM
-        )
-        name_read = names.read_port()
-        name_write = names.write_port()
-        name = Signal(name_shape)
-        looked_at = [Signal(range(n), name=f"looked_at{i}") for i in range(4)]
-        strangers = Signal(n)
+        granule = granule_width(self._parameters)
+        shape = data.StructLayout({"missing": granule, "head": 1, "tail": 1})
+        m.submodules.progresses = progresses = memory.Memory(shape=shape, depth=n, init=[])
+        m.submodules.betweens = betweens = memory.Memory(shape=granule, depth=n, init=[])
+        before, between = progresses.read_port(domain="comb"), betweens.read_port(domain="comb")
+        progress_write, between_write = progresses.write_port(), betweens.write_port()
+        after = Signal(shape)
+        index = Signal(range(n))
         m.d.sync += [
-            matched.eq(matches & ~strangers),
-            self.span.eq(span_read.data),
-            name.eq(name_read.data),
-            self.own.eq(name.as_value() == self.name.as_value()),
-            *(later.eq(index) for index, later in pairwise(looked_at)),
+            index.eq(self.index),
+            self.progress.between.eq(between.data),
+            *(self.progress[name].eq(before.data[name]) for name, _ in shape),
         ]
-        with m.If(self.stranger):
-            m.d.sync += strangers.bit_select(looked_at[3], 1).eq(1)
-        with m.If(self.open | self.renew):
-            m.d.sync += strangers.eq(0)
         m.d.comb += [
-            self.found.eq(matched.any()),
-            looked_at[0].eq(lowest_set(matched)),
-            span_read.addr.eq(looked_at[0]),
-            span_read.en.eq(~writing),
-            name_read.addr.eq(looked_at[0]),
-            name_read.en.eq(~writing),
-            span_write.addr.eq(self.free_index),
-            span_write.data.dma_addr.eq(self.dma_addr),
-            span_write.en.eq(writing),
-            name_write.addr.eq(self.free_index),
-            name_write.data.eq(self.opened.name),
-            name_write.en.eq(writing),
-        ]
-        for field in ("granule_log2", "map_base", "start"):
-            m.d.comb += span_write.data[field].eq(self.opened[field])
-
-        m.submodules.progresses = progresses = memory.Memory(
-            shape=progress_layout(self._parameters), depth=n, init=[]
-        )
-        progress_read = progresses.read_port()
-        before = progresses.read_port(domain="comb")
-        progress_write = progresses.write_port()
-        after = Signal(progress_layout(self._parameters))
-        m.d.sync += progress_read.addr.eq(self.index)
-        m.d.comb += [
-            self.progress.eq(progress_read.data),
-            before.addr.eq(self.mark_index),
+            between.addr.eq(index),
+            between_write.en.eq(self.open),
+            between_write.addr.eq(self.free_index),
+            between_write.data.eq(self.missing),
+            before.addr.eq(Mux(self.mark, self.mark_index, index)),
             after.missing.eq(before.data.missing - self.newly),
             after.head.eq(before.data.head | self.head),
             after.tail.eq(before.data.tail | self.tail),
@@ -279,50 +263,208 @@ class Trackers(wiring.Component):
         self._find_expired(m, opened)
         return m
 
+    def _keep_rows(self, m, writing, written_index):
+        """Rows of two words. The first has what is compared with every segment."""
+        n = self._parameters.n_tracker
+        shape = tracker_layout(self._parameters)
+        name_width = shape["name"].width
+        low, high = name_parts(self.opened.name.as_value())
+        first_fields = ("stag", "base", "mlen", "start", "end", "opcode", "solicited")
+        second_fields = [name for name, _ in shape if name != "name" and name not in first_fields]
+        first_shape = data.StructLayout(
+            {"name": len(low)} | {name: shape[name].shape for name in first_fields}
+        )
+        second_shape = data.StructLayout(
+            {"name": len(high)} | {name: shape[name].shape for name in second_fields}
+        )
+        width = max(first_shape.size, second_shape.size)
+        m.submodules.rows = rows = memory.Memory(
+            shape=width, depth=2 * (n + 1), init=[], attrs=_BLOCK_RAM
+        )
+        row_read = rows.read_port()
+        row_write = rows.write_port()
+        first_written, second_written = Signal(first_shape), Signal(second_shape)
+        m.d.comb += [first_written.name.eq(low), second_written.name.eq(high)]
+        for fields, word in ((first_fields, first_written), (second_fields, second_written)):
+            m.d.comb += [word[name].eq(self.opened[name]) for name in fields]
+        kept = Signal()
+        is_second_written = kept | writing[1]
+        m.d.sync += kept.eq(self.keep)
+        m.d.comb += [
+            # The word that is written is not read, for synthesis to add no logic behind the memory.
+            row_read.addr.eq(Cat(~(self.first | is_second_written), self.index)),
+            row_read.en.eq(~(self.keep | writing[0])),
+            row_write.addr.eq(Cat(is_second_written, Mux(self.keep | kept, n, written_index))),
+            row_write.data.eq(
+                Mux(is_second_written, second_written.as_value(), first_written.as_value())
+            ),
+            row_write.en.eq(self.keep | kept | writing.any()),
+        ]
+        # The word that was read last, and the first word before it.
+        word = Signal(width)
+        first_word = Signal(width)
+        is_first = Signal(2)
+        m.d.sync += [
+            word.eq(row_read.data),
+            is_first.eq(Cat(row_read.en & ~row_read.addr[0], is_first[0])),
+        ]
+        with m.If(is_first[1] | self.advance):
+            m.d.sync += first_word.eq(word)
+        m.d.comb += [
+            self.row.name.eq(Cat(first_word[: len(low)], word[: name_width - len(low)])),
+            self.name_word.eq(first_word),
+        ]
+        for fields, view in (
+            (first_fields, data.View(first_shape, first_word[: first_shape.size])),
+            (second_fields, data.View(second_shape, word[: second_shape.size])),
+        ):
+            m.d.comb += [self.row[name].eq(view[name]) for name in fields]
+        view = data.View(first_shape, word[: first_shape.size])
+        m.d.comb += [self.place[name].eq(view[name]) for name in ("stag", "base", "mlen")]
+
+    def _identify(self, m, matches, writing, written_index):
+        """Which of those with the digest is the message: names and spans, in two words, too."""
+        n = self._parameters.n_tracker
+        span_shape = span_layout(self._parameters)
+        low, high = name_parts(self.opened.name.as_value())
+        near_fields = [name for name, _ in span_shape if name != "dma_addr"]
+        first_shape = data.StructLayout(
+            {"name": len(low)} | {name: span_shape[name].shape for name in near_fields}
+        )
+        second_shape = data.StructLayout({"name": len(high), "dma_addr": 64})
+        width = max(first_shape.size, second_shape.size)
+        m.submodules.names = names = memory.Memory(
+            shape=width, depth=2 * n, init=[], attrs=_BLOCK_RAM
+        )
+        read, write = names.read_port(), names.write_port()
+        first_written, second_written = Signal(first_shape), Signal(second_shape)
+        m.d.comb += [
+            first_written.name.eq(low),
+            *(first_written[name].eq(self.opened[name]) for name in near_fields),
+            second_written.name.eq(high),
+            second_written.dma_addr.eq(self.dma_addr),
+        ]
+        strangers = Signal(n)
+        candidates = Signal(n)
+        before = Signal(range(n))
+        is_second = Signal()
+        read_first, read_second = Signal(2), Signal(2)
+        word = Signal(width)
+        m.d.sync += [
+            candidates.eq(matches & ~strangers),
+            before.eq(self.found_index),
+            is_second.eq(~read.addr[0]),
+            read_first.eq(Cat(read.en & ~read.addr[0], read_first[0])),
+            read_second.eq(Cat(read.en & read.addr[0], read_second[0])),
+            word.eq(read.data),
+        ]
+        m.d.comb += [
+            self.match.eq(candidates),
+            self.found.eq(candidates.any()),
+            self.found_index.eq(lowest_set(candidates)),
+            read.addr.eq(Cat(is_second & ~(self.begin | writing[1]), self.found_index)),
+            read.en.eq(~writing[0]),
+            write.addr.eq(Cat(writing[1], written_index)),
+            write.data.eq(Mux(writing[1], second_written.as_value(), first_written.as_value())),
+            write.en.eq(writing.any()),
+        ]
+        first = data.View(first_shape, word[: first_shape.size])
+        second = data.View(second_shape, word[: second_shape.size])
+        own_low, own_high = Signal(), Signal()
+        name_low, name_high = name_parts(self.name.as_value())
+        m.d.comb += [
+            self.span.start.eq(first.start),
+            self.span.dma_addr.eq(second.dma_addr),
+            self.own.eq(own_low & own_high),
+        ]
+        with m.If(read_first[1]):
+            m.d.sync += [
+                own_low.eq(first.name == name_low),
+                self.span.granule_log2.eq(first.granule_log2),
+                self.span.map_base.eq(first.map_base),
+            ]
+        with m.If(read_second[1]):
+            m.d.sync += own_high.eq(second.name == name_high)
+
+        # ``own`` is right when the tracker has been the first for four cycles, with no ``begin``
+        # that puts the words out of turn: then both have been read and compared. If another takes
+        # its place because it closes, that is seen in the second cycle after.
+        settled = Signal(3)
+        m.d.sync += settled.eq(Cat(1, settled[:2]))
+        with m.If(
+            ~self.found
+            | (self.found_index != before)
+            | self.renew
+            | self.begin
+            | (self.close & (self.close_index == self.found_index))
+        ):
+            m.d.sync += settled.eq(0)
+        m.d.comb += self.sure.eq(~self.found | (settled[2] & self.own))
+        with m.If(settled[2] & ~self.own):
+            m.d.sync += strangers.bit_select(before, 1).eq(1)
+        with m.If(self.open | self.renew):
+            m.d.sync += strangers.eq(0)
+
     def _find_overlaps(self, m, opened, writing):
-        """Tracker ``SCAN_STEPS * bank + step`` is in row ``step`` of its bank."""
+        """Tracker ``banks * step + bank`` is in row ``step`` of its bank."""
         n = self._parameters.n_tracker
         steps = min(SCAN_STEPS, n)
         step = Signal(range(steps))
-        # Of what the memory gives out, and of what is compared.
-        step_read, step_compared = Signal.like(step), Signal.like(step)
-        m.d.sync += [step.eq(step + 1), step_read.eq(step), step_compared.eq(step_read)]
-        extent_shape = data.StructLayout({"before_start": len(self.start), "end": len(self.end)})
-        region_shape = exact_log2(self._parameters.n_region)
-        for bank in range(n // steps):
-            extents = memory.Memory(shape=extent_shape, depth=steps, init=[], attrs=_BLOCK_RAM)
-            regions = memory.Memory(shape=region_shape, depth=steps, init=[])
+        step_compared = Signal.like(step)
+        banks = n // steps
+        bank_bits = exact_log2(banks)
+        # While no other is open, the lower half in half the steps. It takes some cycles until all
+        # that is compared has been chosen so.
+        lower = max(1, steps // 2)
+        is_many = Signal()
+        many_for = Signal(range(SCAN_STEPS))
+        following = Signal.like(step)
+        m.d.comb += [
+            is_many.eq(opened[banks * lower :].any()),
+            following.eq(step + 1),
+            self.many.eq(many_for != 0),
+        ]
+        m.d.sync += [
+            step.eq(Mux(is_many, following, following[: exact_log2(lower)])),
+            step_compared.eq(step),
+        ]
+        with m.If(is_many):
+            m.d.sync += many_for.eq(SCAN_STEPS - 1)
+        with m.Elif(self.many):
+            m.d.sync += many_for.eq(many_for - 1)
+        extent_shape = data.StructLayout(
+            {
+                "before_start": len(self.start),
+                "end": len(self.end),
+                "region": exact_log2(self._parameters.n_region),
+            }
+        )
+        for bank in range(banks):
+            extents = memory.Memory(shape=extent_shape, depth=steps, init=[])
             m.submodules[f"extents{bank}"] = extents
-            m.submodules[f"regions{bank}"] = regions
-            extent_write, region_write = extents.write_port(), regions.write_port()
-            extent_read, region_read = extents.read_port(), regions.read_port(domain="comb")
+            extent_write, extent_read = extents.write_port(), extents.read_port(domain="comb")
             extent = Signal(extent_shape, name=f"extent{bank}")
-            region = Signal(region_shape, name=f"region{bank}")
-            in_bank = self.free_index[exact_log2(steps) :] == bank
+            in_bank = self.free_index[:bank_bits] == bank
             m.d.comb += [
-                extent_write.addr.eq(self.free_index),
+                extent_write.addr.eq(self.free_index[bank_bits:]),
                 # Inverted, since a carry chain subtracts its second operand by adding the inverse.
                 extent_write.data.before_start.eq(~self.opened.start),
                 extent_write.data.end.eq(self.opened.end),
                 extent_write.en.eq(writing & in_bank),
+                extent_write.data.region.eq(self.opened.stag[8:]),
                 extent_read.addr.eq(step),
-                extent_read.en.eq(~writing),
-                region_write.addr.eq(self.free_index),
-                region_write.data.eq(self.opened.stag[8:]),
-                region_write.en.eq(writing & in_bank),
-                region_read.addr.eq(step_read),
             ]
             overlaps = Signal(3, name=f"overlaps{bank}")
-            m.d.sync += [extent.eq(extent_read.data), region.eq(region_read.data)]
+            m.d.sync += extent.eq(extent_read.data)
             m.d.comb += overlaps.eq(
                 Cat(
-                    region == self.region,
+                    extent.region == self.region,
                     _carries(self.end, extent.before_start),
                     _carries(extent.end, ~self.start),
                 )
             )
             for i in range(steps):
-                tracker = steps * bank + i
+                tracker = banks * i + bank
                 conditions = Signal(3, name=f"conditions{tracker}")
                 with m.If(step_compared == i):
                     m.d.sync += conditions.eq(overlaps)
@@ -348,7 +490,6 @@ class Trackers(wiring.Component):
         timeout = Signal(16)
         named = Signal()
         of_qp = self.ending.target == CloseTarget.QP
-        of_region = self.ending.target == CloseTarget.REGION
         m.d.comb += [
             touched_read.addr.eq(scan),
             owners_read.addr.eq(scan),
@@ -366,8 +507,8 @@ class Trackers(wiring.Component):
             age.eq(self.tick - touched_read.data),
             timeout.eq(owners_read.data.timeout),
             named.eq(
-                (of_qp & (self.ending.row == owners_read.data.qpn))
-                | (of_region & (self.ending.row == owners_read.data.region))
+                (of_qp | (self.ending.target == CloseTarget.REGION))
+                & (self.ending.row == Mux(of_qp, owners_read.data.qpn, owners_read.data.region))
             ),
         ]
 
