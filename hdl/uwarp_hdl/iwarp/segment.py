@@ -8,8 +8,8 @@
                   |                           |
                   +--> lists with messages <--+  back to the end if the list has more
 
-A datagram takes 7 cycles, and 3 more for each further piece that it is gathered from; a message
-that comes in takes 2 more. The smallest frame of a Write-Record takes 12 on the wire.
+A datagram takes 8 cycles, and 3 more for each further piece that it is gathered from; a message
+that comes in takes 3 more. The smallest frame of a Write-Record takes 12 on the wire.
 
 A QP has two lists, its own messages and its responses, each with turns of its own: a Read that
 waits for a tracker must not hold back the responses that peers need to free theirs. Messages of a
@@ -229,6 +229,7 @@ class Segmenter(wiring.Component):
         aside_look, aside_write = aside.read_port(domain="comb"), aside.write_port()
 
         arrival = self.messages.p
+        arrived = Signal(slot_bits)  # its slot, a cycle late
         owner = Signal(list_layout)
         row = Signal(row_layout)
         follower = Signal(slot_bits)
@@ -236,6 +237,7 @@ class Segmenter(wiring.Component):
         piece = Signal(piece_shape)
         sends = Signal()
         in_reset = Signal()
+        withdrawn = Signal()
         stale = Signal()
         failed = Signal()
         remaining = Signal(32)
@@ -266,15 +268,15 @@ class Segmenter(wiring.Component):
                 for name in layout.members
                 if name != "epoch"
             ),
-            store_write.data.epoch.eq(Mux(arrival.silent, row_read.data.epoch, arrival.epoch)),
-            link_write.addr.eq(row_read.data.tail),
-            link_write.data.eq(arrival.slot),
+            store_write.data.epoch.eq(Mux(owner.responds, row.epoch, arrival.epoch)),
+            link_write.addr.eq(row.tail),
+            link_write.data.eq(arrived),
             row_write.addr.eq(owner),
             self.qp.index.eq(turns.o.p.qpn),
             self.turn.eq(owner.qpn),
-            store_read.addr.eq(row_read.data.head),
-            piece_read.addr.eq(Cat(row_read.data.piece, row_read.data.head)),
-            link_read.addr.eq(row_read.data.head),
+            store_read.addr.eq(row.head),
+            piece_read.addr.eq(Cat(row.piece, row.head)),
+            link_read.addr.eq(row.head),
             self.failed_slot.eq(row.head),
             piece_write.addr.eq(Cat(self.pieces.index, self.pieces.slot)),
             piece_write.data.address.eq(self.pieces.address),
@@ -412,38 +414,48 @@ class Segmenter(wiring.Component):
                     m.next = "LIST"
 
             with m.State("RESET"):
+                m.d.sync += row.eq(row_read.data)
+                m.next = "RESET_ROW"
+
+            with m.State("RESET_ROW"):
                 m.d.comb += [
-                    row_write.data.eq(row_read.data),
-                    row_write.data.epoch.eq(row_read.data.epoch + 1),
+                    row_write.data.eq(row),
+                    row_write.data.epoch.eq(row.epoch + 1),
                     row_write.data.msn.eq(0),
                     row_write.en.eq(1),
                     row_read.addr.eq(Cat(owner.qpn, Const(1, 1))),
                 ]
                 m.d.sync += owner.responds.eq(1)
+                m.next = "RESET"
                 with m.If(owner.responds):
                     m.next = "IDLE"
 
             with m.State("APPEND"):
-                empty = row_read.data.count == 0
+                m.d.sync += [row.eq(row_read.data), arrived.eq(arrival.slot)]
+                # Taken as early as can be: the fetch of the next one waits for it.
+                with m.If(~arrival.silent):
+                    m.d.comb += [self.messages.ready.eq(1), store_write.en.eq(1)]
+                m.next = "APPEND_ROW"
+
+            with m.State("APPEND_ROW"):
+                empty = row.count == 0
                 # The piece of a response is written when no other is.
-                with m.If(arrival.silent & self.pieces.valid):
-                    m.d.comb += row_read.addr.eq(owner)
-                with m.Else():
+                with m.If(~(owner.responds & self.pieces.valid)):
                     m.d.comb += [
-                        self.messages.ready.eq(1),
-                        store_write.en.eq(1),
-                        row_write.data.eq(row_read.data),
-                        row_write.data.tail.eq(arrival.slot),
-                        row_write.data.count.eq(row_read.data.count + 1),
+                        row_write.data.eq(row),
+                        row_write.data.tail.eq(arrived),
+                        row_write.data.count.eq(row.count + 1),
                         row_write.en.eq(1),
                         link_write.en.eq(~empty),
                         turn_again.eq(empty),
                     ]
                     with m.If(empty):
-                        m.d.comb += row_write.data.head.eq(arrival.slot)
-                    with m.If(arrival.silent):
+                        m.d.comb += row_write.data.head.eq(arrived)
+                    with m.If(owner.responds):
                         m.d.comb += [
-                            piece_write.addr.eq(Cat(Const(0, piece_bits), arrival.slot)),
+                            self.messages.ready.eq(1),
+                            store_write.en.eq(1),
+                            piece_write.addr.eq(Cat(Const(0, piece_bits), arrived)),
                             piece_write.data.address.eq(arrival.address),
                             piece_write.data.length.eq(arrival.length),
                             piece_write.en.eq(1),
@@ -462,6 +474,9 @@ class Segmenter(wiring.Component):
                     udp_port.eq(self.qp.row.udp_port),
                     mtu.eq(clamped_mtu(self._parameters, self.qp.row.path_mtu)),
                 ]
+                m.next = "FIND"
+
+            with m.State("FIND"):
                 m.next = "LOAD"
 
             with m.State("LOAD"):
@@ -470,11 +485,7 @@ class Segmenter(wiring.Component):
                     piece.eq(piece_read.data),
                     follower.eq(link_read.data),
                     # A request may come just after the reset of its QP.
-                    stale.eq(
-                        (store_read.data.epoch != row.epoch)
-                        | (owner.responds & in_reset)
-                        | self.dropped
-                    ),
+                    withdrawn.eq((owner.responds & in_reset) | self.dropped),
                     failed.eq(self.failed),
                 ]
                 m.next = "OFFSET"
@@ -497,15 +508,18 @@ class Segmenter(wiring.Component):
                     ),
                     headers.eq(self._headers(message)),
                 ]
-                with m.If(first & numbered):
-                    m.d.sync += row.msn.eq(row.msn + 1)
+                is_stale = withdrawn | (message.epoch != row.epoch)
+                m.d.sync += stale.eq(is_stale)
                 m.next = "SIZE"
-                with m.If(
-                    ~stale & (~sends | (reads & sound & (self.trackers_full | (opening != 0))))
-                ):
+                read_waits = (
+                    reads
+                    & (message.status == Status.SUCCESS)
+                    & (self.trackers_full | (opening != 0))
+                )
+                with m.If(~is_stale & (~sends | read_waits)):
                     m.d.comb += turn_again.eq(1)
                     m.next = "IDLE"
-                with m.Elif(~stale & self.dry):
+                with m.Elif(~is_stale & self.dry):
                     m.d.comb += steps_aside.eq(1)
                     m.next = "IDLE"
 
@@ -513,6 +527,8 @@ class Segmenter(wiring.Component):
                 # What the room holds beyond the last granule boundary is left to the next segment.
                 beyond = (place + room) & message.granule_mask
                 size = Mux(remaining <= room, remaining, room - beyond)
+                with m.If(first & numbered):
+                    m.d.sync += row.msn.eq(row.msn + 1)
                 m.d.sync += [
                     single.eq(remaining <= room),
                     length.eq(size),
@@ -548,7 +564,7 @@ class Segmenter(wiring.Component):
                     m.next = "END"
 
             with m.State("NEXT_PIECE"):
-                m.d.comb += [offers.eq(1), piece_read.addr.eq(Cat(row.piece, row.head))]
+                m.d.comb += offers.eq(1)
                 m.next = "NEXT_LOAD"
 
             with m.State("NEXT_LOAD"):
