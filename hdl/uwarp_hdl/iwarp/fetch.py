@@ -4,6 +4,7 @@
 
     fetches --> burst --> memory --> words (FIFO) --+--> WQE register ------> checks --> messages
            +--> contexts (FIFO) --------------------|-----------------------^   ^
+                                                    +--> destinations           |
                                                     +--> SGE: look up, add, compare --> pieces
                                                              ^
                                               region table --+
@@ -43,12 +44,13 @@ from uwarp.wire import (
 from ..interfaces import ReadClientSignature, TableReadSignature
 from ..layouts import (
     REGION_ROW,
-    SEND_WQE_EXTENSION_LAYOUT,
     SEND_WQE_LAYOUT,
     EventRequest,
     ReadBeat,
+    mapped_ipv4,
 )
 from ..stream.queue import Queue
+from .destination import HIGH, LINK, LOW, PORT, destination_write_layout
 from .scheduler import EPOCH_WIDTH, fetch_layout, qp_width, slot_width
 
 __all__ = [
@@ -65,6 +67,10 @@ __all__ = [
 OUTSTANDING = 32
 WQE_WORDS = SEND_WQE.size // 8
 WIDE_WORDS = WQE_WORDS + SEND_WQE_EXTENSION.size // 8
+
+#: Words of an entry that tell where its message goes.
+_PORT_WORD, _LINK_WORD = (SEND_WQE.offset(name) // 64 for name in ("dest_ip", "dest_mac"))
+_LOW_WORD = WQE_WORDS + SEND_WQE_EXTENSION.offset("dest_ipv6") // 64
 
 #: Bits of a number of octets within one frame.
 LENGTH_WIDTH = 14
@@ -104,7 +110,7 @@ def message_layout(parameters: Parameters) -> data.StructLayout:
     ``room`` is the most payload octets of a segment, ``granule_mask`` the granule less one. Of a
     Read ``immediate`` is the sink's lkey and the only piece's address the sink TO. Of a response
     ``immediate`` is the request's MSN, ``address`` its payload's DMA address, and what its QP's row
-    says (``room``, ``epoch``) is left to the segmenter.
+    says (``room``, ``epoch``) is left to the segmenter. Where it goes is written elsewhere.
     """
     return data.StructLayout(
         {
@@ -125,12 +131,6 @@ def message_layout(parameters: Parameters) -> data.StructLayout:
             "remote_to": 64,
             "stag": 32,
             "immediate": 32,
-            "dest_ip": 128,
-            "dest_port": 16,
-            "dest_mac": 48,
-            "vlan": 16,
-            "traffic_class": 8,
-            "hop_limit": 8,
             "address": 64,
             "room": LENGTH_WIDTH,
             "granule_mask": 16,
@@ -169,6 +169,8 @@ class WqeFetch(wiring.Component):
     messages : Out(stream of message_layout)
     pieces : Out(piece_layout)
         Those of a message, before it.
+    destination, destination_written : Out(destination_write_layout), Out(1)
+        Words of a message's destination, before it.
     read : Out(ReadClientSignature)
     region : Out(TableReadSignature)
     event_requests : Out(stream of EventRequest)
@@ -183,6 +185,8 @@ class WqeFetch(wiring.Component):
                 "fetches": In(stream.Signature(fetch_layout(parameters))),
                 "messages": Out(stream.Signature(message_layout(parameters))),
                 "pieces": Out(piece_layout(parameters)),
+                "destination": Out(destination_write_layout(parameters)),
+                "destination_written": Out(1),
                 "read": Out(ReadClientSignature()),
                 "region": Out(TableReadSignature(REGION_ROW, self._index_width)),
                 "event_requests": Out(stream.Signature(EventRequest)),
@@ -218,7 +222,6 @@ class WqeFetch(wiring.Component):
 
         # Collect.
         wqe = Signal(SEND_WQE_LAYOUT)
-        extension = Signal(SEND_WQE_EXTENSION_LAYOUT)
         count = Signal(range(WIDE_WORDS))
         failed = Signal()
         unreadable = Signal()
@@ -281,11 +284,10 @@ class WqeFetch(wiring.Component):
                 with m.If(taken):
                     m.d.sync += [failed.eq(unreadable), count.eq(count + 1)]
                     with m.Switch(count):
-                        for index in range(WIDE_WORDS):
-                            block, place = divmod(index, WQE_WORDS)
-                            register = (wqe, extension)[block].as_value()
+                        for index in range(WQE_WORDS):
                             with m.Case(index):
-                                m.d.sync += register.word_select(place, 64).eq(words.o.p.data)
+                                word = wqe.as_value().word_select(index, 64)
+                                m.d.sync += word.eq(words.o.p.data)
                 # In every cycle, of which the last one counts.
                 m.d.sync += [
                     granule.eq(1 << granule_log2),
@@ -341,6 +343,35 @@ class WqeFetch(wiring.Component):
                 self.pieces.length.eq(wqe.length),
             ]
 
+        # An IPv4 address is put in the place of an IPv6 one first.
+        destination = self.destination
+        m.d.comb += [destination.address.slot.eq(context.slot), destination.word.eq(words.o.p.data)]
+        with m.If(taken):
+            with m.Switch(count):
+                for number, index in (
+                    (_PORT_WORD, PORT),
+                    (_LINK_WORD, LINK),
+                    (_LINK_WORD + 1, LOW),
+                    (_LINK_WORD + 2, HIGH),
+                ):
+                    with m.Case(number):
+                        m.d.comb += [
+                            destination.address.index.eq(index),
+                            self.destination_written.eq(1),
+                        ]
+                for number, index in ((_LOW_WORD, LOW), (_LOW_WORD + 1, HIGH)):
+                    with m.Case(number):
+                        m.d.comb += [
+                            destination.address.index.eq(index),
+                            self.destination_written.eq(ipv6),
+                        ]
+                with m.Default():
+                    pass
+        with m.If(count == _LINK_WORD + 1):
+            m.d.comb += destination.word.eq(mapped_ipv4(wqe.dest_ip))
+        with m.If(count == _LINK_WORD + 2):
+            m.d.comb += destination.word.eq(0)
+
         message = self.messages.p
         m.d.comb += [
             message[name].eq(context[name]) for name in ("slot", "qpn", "cq", "epoch", "index")
@@ -351,17 +382,11 @@ class WqeFetch(wiring.Component):
                 "opcode",
                 "length",
                 "remote_to",
-                "dest_port",
-                "dest_mac",
-                "vlan",
-                "traffic_class",
-                "hop_limit",
             )
         ]
         m.d.comb += [
             message.stag.eq(wqe.remote_stag),
             message.immediate.eq(Mux(reads, wqe.sge_lkey, wqe.immediate)),
-            message.dest_ip.eq(Mux(ipv6, extension.dest_ipv6, wqe.dest_ip)),
             message.status.eq(status),
             message.signaled.eq(flag[WqeFlag.SIGNALED]),
             message.solicited.eq(flag[WqeFlag.SOLICITED]),

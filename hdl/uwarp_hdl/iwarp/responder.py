@@ -2,17 +2,20 @@
 
 ::
 
-    requests --> slot --> messages --> (segmenter ... completer) --> released --+
-                  ^                                                             |
-                  +---------------------- free slots <--------------------------+
+    requests --+--> slot --> messages --> (segmenter ... completer) --> released --+
+               |     ^                                                             |
+               |     +---------------------- free slots <--------------------------+
+               +--> rows, destinations: memory of the slot
 
-A request takes a cycle. Responses of a QP, or from a region, that ``close`` names are dropped:
-their slots are marked until they are free again, and the segmenter cuts no more of them. That is
-done when the segments that were cut by then are through.
+A request takes 4 cycles, more if its memory is in use. Responses of a QP, or from a region, that
+``close`` names are dropped: their slots are marked until they are free again, and the segmenter
+cuts no more of them. The slots are looked at one a cycle; the closing is done when the segments
+that were cut by then are through.
 """
 
-from amaranth.hdl import Const, Module, Mux, Signal
+from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
+from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
@@ -21,8 +24,10 @@ from uwarp.wire import DEFAULT_GRANULE, Opcode
 
 from ..layouts import CloseRequest, ReadRequest, is_mapped_ipv4
 from ..stream.queue import Queue
+from .destination import HIGH, LINK, LOW, PORT, LinkWord, PortWord, destination_write_layout
 from .fetch import message_layout
-from .scheduler import slot_count, slot_width
+from .scheduler import qp_width, slot_count, slot_width
+from .segment import responding_layout
 
 __all__ = ["Responder"]
 
@@ -40,7 +45,10 @@ class Responder(wiring.Component):
     -------
     requests : In(stream of ReadRequest)
         Only while there is ``read_room``.
-    messages : Out(stream of message_layout)
+    destination : Out(stream of destination_write_layout)
+    rows : Out(stream of message_layout)
+        To the memory of the slot, before ``messages``.
+    messages : Out(stream of responding_layout)
     released : In(stream of slot)
         The response in this slot is through.
     read_room : Out(1)
@@ -62,7 +70,9 @@ class Responder(wiring.Component):
         super().__init__(
             {
                 "requests": In(stream.Signature(ReadRequest)),
-                "messages": Out(stream.Signature(message_layout(parameters))),
+                "destination": Out(stream.Signature(destination_write_layout(parameters))),
+                "rows": Out(stream.Signature(message_layout(parameters))),
+                "messages": Out(stream.Signature(responding_layout(parameters))),
                 "released": In(stream.Signature(slot_width(parameters))),
                 "read_room": Out(1),
                 "close": In(CloseRequest),
@@ -80,7 +90,8 @@ class Responder(wiring.Component):
         m = Module()
         n_read, first = self._parameters.n_read, slot_count(self._parameters)
         m.submodules.free = free = Queue(slot_width(self._parameters), n_read)
-        m.submodules.waiting = waiting = Queue(ReadRequest, n_read)
+        m.submodules.waiting = waiting = Queue(responding_layout(self._parameters), n_read)
+        wiring.connect(m, waiting.o, wiring.flipped(self.messages))
 
         waits = Signal(range(n_read + 1))
         sweep = Signal(range(n_read + 1))
@@ -89,9 +100,6 @@ class Responder(wiring.Component):
         m.d.comb += [
             self.busy.eq(sweep != n_read),
             self.read_room.eq(waits != n_read),
-            waiting.i.p.eq(self.requests.p),
-            waiting.i.valid.eq(self.requests.valid),
-            self.requests.ready.eq(waiting.i.ready),
             self.released.ready.eq(~self.busy & free.i.ready),
             free.i.p.eq(Mux(self.busy, first + sweep, self.released.p)),
             free.i.valid.eq(self.busy | self.released.valid),
@@ -100,69 +108,106 @@ class Responder(wiring.Component):
         with m.If(self.busy):
             m.d.sync += sweep.eq(sweep + 1)
 
-        request, message = waiting.o.p, self.messages.p
-        ready = free.o.valid & ~self.busy
+        request, row, place = self.requests.p, self.rows.p, self.destination.p
         m.d.comb += [
-            self.messages.valid.eq(waiting.o.valid & ready),
-            waiting.o.ready.eq(self.messages.ready & ready),
-            free.o.ready.eq(self.messages.ready & waiting.o.valid & ready),
-            message.slot.eq(free.o.p),
-            message.qpn.eq(request.qpn),
-            message.opcode.eq(Opcode.READ_RESPONSE_RECORD),
-            message.silent.eq(1),
-            message.ipv6.eq(~is_mapped_ipv4(request.source_ip)),
-            message.length.eq(request.size),
-            message.remote_to.eq(request.sink_to),
-            message.stag.eq(request.sink_stag),
-            message.immediate.eq(request.msn),
-            message.dest_ip.eq(request.source_ip),
-            message.dest_port.eq(request.source_port),
-            message.dest_mac.eq(request.source_mac),
-            message.hop_limit.eq(Const(_HOP_LIMIT)),
-            message.address.eq(request.address),
-            message.granule_mask.eq(DEFAULT_GRANULE - 1),
+            row.slot.eq(free.o.p),
+            row.qpn.eq(request.qpn),
+            row.opcode.eq(Opcode.READ_RESPONSE_RECORD),
+            row.silent.eq(1),
+            row.ipv6.eq(~is_mapped_ipv4(request.source_ip)),
+            row.length.eq(request.size),
+            row.remote_to.eq(request.sink_to),
+            row.stag.eq(request.sink_stag),
+            row.immediate.eq(request.msn),
+            row.address.eq(request.address),
+            row.granule_mask.eq(DEFAULT_GRANULE - 1),
+            waiting.i.p.slot.eq(free.o.p),
+            waiting.i.p.qpn.eq(request.qpn),
+            place.address.slot.eq(free.o.p),
         ]
-        given = self.messages.valid & self.messages.ready
-        self._drop(m, given, request, free.o.p - first, returned, waiting.o.valid)
+
+        # A word of the destination a cycle; the row in one of those.
+        port, link = Signal(PortWord), Signal(LinkWord)
+        m.d.comb += [
+            port.dest_ip.eq(request.source_ip[:32]),
+            port.dest_port.eq(request.source_port),
+            link.dest_mac.eq(request.source_mac),
+            link.hop_limit.eq(_HOP_LIMIT),
+        ]
+        words = {
+            PORT: port.as_value(),
+            LOW: request.source_ip[:64],
+            HIGH: request.source_ip[64:],
+            LINK: link.as_value(),
+        }
+        index = Signal(range(len(words)))
+        row_taken = Signal()
+        last = Signal()
+        offered = self.requests.valid & free.o.valid & ~self.busy
+        row_done = row_taken | self.rows.ready
+        m.d.comb += [
+            last.eq((index == len(words) - 1) & row_done),
+            place.address.index.eq(index),
+            self.destination.valid.eq(offered & ((index != len(words) - 1) | row_done)),
+            self.rows.valid.eq(offered & ~row_taken),
+            self.requests.ready.eq(offered & last & self.destination.ready),
+            waiting.i.valid.eq(taken),
+            free.o.ready.eq(taken),
+        ]
+        with m.Switch(index):
+            for number, word in words.items():
+                with m.Case(number):
+                    m.d.comb += place.word.eq(word)
+        with m.If(self.destination.valid & self.destination.ready):
+            m.d.sync += index.eq(index + 1)
+        with m.If(offered):
+            m.d.sync += row_taken.eq(row_done & ~taken)
+        self._drop(m, taken, request, free.o.p - first, returned)
         return m
 
-    def _drop(self, m, given, request, slot, returned, waits):
+    def _drop(self, m, taken, request, slot, returned):
         """Mark what ``close`` names. ``slot`` counts from the first one of a response."""
         n_read, first = self._parameters.n_read, slot_count(self._parameters)
-        owner = Signal(data.ArrayLayout(data.StructLayout({"qpn": 16, "region": 16}), n_read))
+        qp_bits, region_bits = (
+            qp_width(self._parameters),
+            exact_log2(self._parameters.n_region),
+        )
+        owner_layout = data.StructLayout({"qpn": qp_bits, "region": region_bits})
+        m.submodules.owners = owners = Memory(shape=owner_layout, depth=n_read, init=[])
+        owner_look, owner_write = owners.read_port(domain="comb"), owners.write_port()
+        slot_bits = exact_log2(n_read)
         used, marked = Signal(n_read), Signal(n_read)
-        matches = Signal(n_read)
+        number = Signal(slot_bits)  # of the slot that is looked at
         under_way = Signal(range(64))
         left = Signal.like(under_way)
-        by_qp = self.close.target == CloseTarget.QP
-        with m.If(given):
-            m.d.sync += [
-                owner[slot[: exact_log2(n_read)]].qpn.eq(request.qpn),
-                owner[slot[: exact_log2(n_read)]].region.eq(request.region),
-            ]
+        freed = (self.released.p - first)[:slot_bits]
+        m.d.comb += [
+            owner_write.addr.eq(slot[:slot_bits]),
+            owner_write.data.qpn.eq(request.qpn),
+            owner_write.data.region.eq(request.region),
+            owner_write.en.eq(taken),
+            owner_look.addr.eq(number),
+        ]
         m.d.sync += under_way.eq(under_way + self.cut - self.built)
         is_response = self.look >= first
         m.d.comb += self.dropped.eq(
-            is_response & marked.bit_select((self.look - first)[: exact_log2(n_read)], 1)
+            is_response & marked.bit_select((self.look - first)[:slot_bits], 1)
         )
-        marking = Signal()
-        for index in range(n_read):
-            row = Mux(by_qp, owner[index].qpn, owner[index].region)
-            freed = returned & (self.released.p == first + index)
-            m.d.comb += matches[index].eq(used[index] & (row == self.close.row))
-            with m.If(given & (slot == index)):
-                m.d.sync += used[index].eq(1)
-            with m.If(marking & matches[index]):
-                m.d.sync += marked[index].eq(1)
-            with m.If(freed):
-                m.d.sync += [used[index].eq(0), marked[index].eq(0)]
+        by_qp = self.close.target == CloseTarget.QP
+        named = Mux(by_qp, owner_look.data.qpn, owner_look.data.region) == self.close.row
+        with m.If(taken):
+            m.d.sync += used.bit_select(slot[:slot_bits], 1).eq(1)
         with m.FSM():
             with m.State("IDLE"):
-                with m.If(self.close.active & ~waits):
+                m.d.sync += number.eq(0)
+                with m.If(self.close.active & ~self.requests.valid):
                     m.next = "MARK"
             with m.State("MARK"):
-                m.d.comb += marking.eq(1)
-                m.next = "TURN"
+                m.d.sync += number.eq(number + 1)
+                with m.If(used.bit_select(number, 1) & named):
+                    m.d.sync += marked.bit_select(number, 1).eq(1)
+                with m.If(number == n_read - 1):
+                    m.next = "TURN"
             with m.State("TURN"):
                 # A turn that began before the marks may still cut a segment.
                 m.d.sync += left.eq(under_way)
@@ -176,3 +221,9 @@ class Responder(wiring.Component):
             with m.State("REST"):
                 with m.If(~self.close.active):
                     m.next = "IDLE"
+        # Also one that is marked in the same cycle.
+        with m.If(returned):
+            m.d.sync += [
+                used.bit_select(freed, 1).eq(0),
+                marked.bit_select(freed, 1).eq(0),
+            ]
