@@ -12,7 +12,18 @@ import cocotb
 
 from uwarp.wire import Opcode
 
-from . import faults, gathering, grouping, headers, hosting, reading, receiving, sending, trouble
+from . import (
+    faults,
+    gathering,
+    grouping,
+    headers,
+    hosting,
+    reading,
+    receiving,
+    sending,
+    terminating,
+    trouble,
+)
 from .sides import GatewareSide
 from .stage import Stage, host_memories
 
@@ -287,3 +298,18 @@ async def looped(dut):
 @_test
 async def looped_groups(dut):
     await _play(dut, True, grouping.looped_groups)
+
+
+@_test
+async def terminated(dut):
+    await _play(dut, True, terminating.terminated, 6 if SOAK else 1)
+
+
+@_test
+async def not_terminated(dut):
+    await _play(dut, True, terminating.not_terminated)
+
+
+@_test
+async def terminates_told(dut):
+    await _play(dut, True, terminating.terminates_told)

@@ -30,9 +30,10 @@ from .grouping import GROUP6_MAC, GROUP_IP, GROUP_IPV6, GROUP_MAC, create_group
 from .reading import PEER_PORT, Requester, read_request, readable
 from .receiving import receive_wqe
 from .stage import ANY_OPCODE, IPV6, LONG, PD, PEER_IPV6, Region
+from .terminating import terminate
 from .trials import PARAMETERS, Trial
 
-__all__ = ["SLOW", "corners", "groups", "overload", "reads", "stags", "zero_length"]
+__all__ = ["SLOW", "corners", "groups", "overload", "reads", "stags", "terminates", "zero_length"]
 
 SLOW = 10_000
 """Cycles that memory takes to answer a write in an overload."""
@@ -346,6 +347,7 @@ async def groups(trial: Trial) -> None:
     spoilt.append(trial.frame(trial.send(9), dest_port=ports["four"]))
     spoilt.append(trial.frame(read_request(trial, trial.plain, 0, 9), **four))
     (record,) = trial.record(trial.plain, 0, 9)
+    spoilt.append(trial.frame(terminate(trial), **four))
     for opcode in (Opcode.WRITE_RECORD, Opcode.READ_RESPONSE_RECORD, Opcode.WRITE):
         spoilt.append(trial.frame(replace(record, opcode=opcode), **four))
     frames += spoilt
@@ -361,7 +363,29 @@ async def groups(trial: Trial) -> None:
         for counter in (Counter.DROP_MAC_FILTER, Counter.DROP_UDP_CHECKSUM, Counter.DROP_CRC)
     }
     assert list(found.values()) == [6, 1, 1], found
-    assert after[Counter.DROP_OPCODE] == before[Counter.DROP_OPCODE] + 4
+    assert after[Counter.DROP_OPCODE] == before[Counter.DROP_OPCODE] + 5
+
+
+async def terminates(trial: Trial) -> None:
+    """Terminates of peers behind every header, cut ones, of another queue, and with a T bit."""
+    await trial.create_event_ring(4)
+    wrong = [
+        trial.frame(terminate(trial, qn=1)),
+        trial.datagram(append_crc(bytes((0x41, 0x47)) + bytes(19))),
+        trial.datagram(append_crc(bytes((0xC1, 0x47)) + bytes(20))),
+    ]
+    good = []
+    for fields in ({}, _SIX):
+        for tags in _TAGS:
+            frame = trial.frame(terminate(trial), **fields)
+            good.append(frame[:12] + tags + frame[12:])
+    await trial.deliver([*wrong, *good])
+    await trial.check()
+    counters = await trial.counters(trial.nic)
+    for counter in (Counter.DROP_UNTAGGED_QN, Counter.DROP_DDP_SHORT, Counter.DROP_OPCODE):
+        assert counters[counter] == 1, counter.name
+    assert counters[Counter.RX_PLACED] == counters[Counter.EVENTS] == len(good)
+    assert [event.msn for event in trial.events(trial.nic)] == list(range(2, 2 + len(good)))
 
 
 async def zero_length(trial: Trial) -> None:

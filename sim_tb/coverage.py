@@ -1,12 +1,12 @@
 """Which conditions of the written rule the frames of a run have met: ``python -m sim_tb.coverage``.
 
 The conditions are those of ``docs/device.md``, sections 2 to 4 and what section 7 says of Reads,
-responses and frames that come in again, each branch of each numbered item by itself, and the
-counters. A frame meets a condition when the NIC and the model have agreed on what became of it; the
-octets of the frame and the state of the model before and after it say which.
+responses, Terminates and frames that come in again, each branch of each numbered item by itself,
+and the counters. A frame meets a condition when the NIC and the model have agreed on what became of
+it; the octets of the frame and the state of the model before and after it say which.
 The run puts on one NIC of the rtl form: a sample of the header matrix, the scenarios of faults,
-addresses, peers, Reads and groups, trials of messages, of mutated frames, and corners that those
-may miss.
+addresses, peers, Reads, groups and Terminates, trials of messages, of mutated frames, and corners
+that those may miss.
 """
 
 import argparse
@@ -18,12 +18,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from uwarp.contract import DROPS, RECV_WQE, Access, CloseTarget, Counter, QpState, Status
+from uwarp.contract import (
+    DROPS,
+    RECV_WQE,
+    TERMINATE_CODES,
+    Access,
+    CloseTarget,
+    Counter,
+    QpState,
+    Status,
+    Terminated,
+)
 from uwarp.model import MemoryFault, Rnic
 from uwarp.model.closed import Kind
 from uwarp.model.reads import Response
 from uwarp.model.rnic import Way
 from uwarp.model.tables import QueuePair, RegionRow
+from uwarp.model.terminates import kind_of
 from uwarp.model.trackers import Tracker, Trackers
 from uwarp.model.verdict import Datagram, examine
 from uwarp.wire import (
@@ -40,7 +51,7 @@ from uwarp.wire import (
     vlan_octets,
 )
 
-from . import corners, faults, grouping, headers, hosting, reading, receiving
+from . import corners, faults, grouping, headers, hosting, reading, receiving, terminating
 from .fuzz import fuzz
 from .instant import InstantModel
 from .messages import messages
@@ -48,11 +59,12 @@ from .trials import TIMED, Scenario, play, play_scenario
 
 __all__ = ["CONDITIONS", "Coverage", "collect", "main"]
 
-_ACCEPTED = (0x0, 0x1, 0x3, 0x5, 0xC, 0xD, 0xE)
+_ACCEPTED = (0x0, 0x1, 0x3, 0x5, 0x7, 0xC, 0xD, 0xE)
 _OF_GROUPS = (0x3, 0x5, 0xE)
 _MANY = 2  # copies of a datagram that are more than one
 _TAGS = {0: "no tag", 4: "one tag", 8: "two tags"}
 _FAMILIES = ("IPv4", "IPv6")
+_NO_TERMINATE = ("row without", "RTR", "of a Terminate", "of a copy", "too soon", "no room")
 
 
 def _list_conditions() -> Iterator[str]:
@@ -180,6 +192,8 @@ def _list_conditions() -> Iterator[str]:
         "6 no octets",
     ):
         yield f"3 Read Response {text}"
+    yield "3 Terminate 3 QN"
+    yield "3 Terminate 4 told"
     for text in (
         "no octets",
         "3 beyond the table",
@@ -251,6 +265,11 @@ def _list_conditions() -> Iterator[str]:
     yield "7.10 to the own address"
     yield "7.10 to a group"
     yield "7.10 to a group, comes in"
+    for family in _FAMILIES:
+        for kind in Terminated:
+            yield f"7.11 {kind.name}, {family}, made"
+    for text in _NO_TERMINATE:
+        yield f"7.11 not made, {text}"
     for counter in DROPS:
         yield counter.name
 
@@ -547,6 +566,9 @@ class _Accepted:
                         yield f"3 Read Request {self._read_request(datagram, end)}"
                     case Opcode.READ_RESPONSE_RECORD:
                         yield f"3 Read Response {self._read_response(datagram, end)}"
+                    case Opcode.TERMINATE:
+                        told = end is Counter.RX_PLACED
+                        yield "3 Terminate " + ("4 told" if told else "3 QN")
                     case _:
                         yield f"3 Send {self._send(datagram, end)}"
 
@@ -740,6 +762,24 @@ def _of_close(tracker: Tracker, status: Status, cycles: int, asked: bool) -> Ite
     yield f"4.4 {kinds[min(octets, 3) - 1]}"
 
 
+def _of_report(qp: QueuePair, datagram: Datagram, made: bool, room: bool) -> str:
+    """Whether a peer is told of a datagram that was dropped, or why not; ``room``: there was some
+    for one more answer."""
+    row = qp.row
+    if made:
+        family = "IPv6" if ipv4_of(datagram.source_ip) is None else "IPv4"
+        return f"{kind_of(datagram).name}, {family}, made"
+    reasons = (
+        not row.terminate,
+        not row.sends,
+        datagram.segment.opcode is Opcode.TERMINATE,
+        datagram.is_copy,
+        room,
+        True,
+    )
+    return f"not made, {_NO_TERMINATE[reasons.index(True)]}"
+
+
 def _of_way(frame: bytes, way: Way) -> Iterator[str]:
     if frame[0] & 1:
         yield "7.10 to a group" + (", comes in" if Way.LOOP in way else "")
@@ -808,8 +848,22 @@ class Coverage:
             return end
 
         nic._receiver.accept = watched_accept  # type: ignore[method-assign]
+        self._watch_reporter(run, nic)
         self._watch_trackers(run, nic._trackers, lambda: nic.time)
         self._watch_transmitter(run, nic)
+
+    def _watch_reporter(self, run: str, nic: Rnic) -> None:
+        reporter, answers = nic._receiver._reporter, nic._answers
+        report = reporter.report
+
+        def watched_report(qp: QueuePair, datagram: Datagram, counter: Counter) -> None:
+            room, before = answers.has_room, len(answers._waiting)
+            report(qp, datagram, counter)
+            if counter in TERMINATE_CODES:
+                made = len(answers._waiting) > before
+                self.add(run, [f"7.11 {_of_report(qp, datagram, made, room)}"])
+
+        reporter.report = watched_report  # type: ignore[method-assign]
 
     def _watch_transmitter(self, run: str, nic: Rnic) -> None:
         transmitter = nic._transmitter
@@ -906,9 +960,13 @@ def collect(seed: int = 1, *, matrix: int = 400, trials: int = 3, fuzzed: int = 
     scenario("scenarios", grouping.groups)
     scenario("scenarios", partial(grouping.looped, rounds=2))
     scenario("scenarios", grouping.looped_groups)
+    scenario("scenarios", partial(terminating.terminated, count=6))
+    scenario("scenarios", terminating.not_terminated)
+    scenario("scenarios", terminating.waiting)
     scenario("corners", corners.corners)
     scenario("corners", corners.reads)
     scenario("corners", corners.groups)
+    scenario("corners", corners.terminates)
     scenario("corners", hosting.broken_memory)
     counters = scenario("corners", corners.overload, write_latency=corners.SLOW)
     if counters[Counter.DROP_OVERFLOW]:

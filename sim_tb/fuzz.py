@@ -200,7 +200,7 @@ def _placements(trial: Trial, frame: bytes) -> tuple[Placement, ...]:
     place, size = (layers.ip + 8, 16) if layers.six else (layers.ip + 12, 4)
     address = int.from_bytes(frame[place : place + size], "big")
     qpns = [qpn for qpn in range(1, 11) if trial.port(qpn) == dest]
-    qpns += [qpn for group in GROUPS if group.port == dest for qpn in group.members]
+    members = [qpn for group in GROUPS if group.port == dest for qpn in group.members]
     if start + length > len(frame):
         return ()
     try:
@@ -208,7 +208,11 @@ def _placements(trial: Trial, frame: bytes) -> tuple[Placement, ...]:
     except SegmentError:
         return ()
     ip = address if layers.six else mapped_ipv4(address)
-    return tuple(Placement(Name(qpn, ip, source, segment.msn), segment) for qpn in qpns)
+    return tuple(
+        Placement(Name(qpn, ip, source, segment.msn), segment, is_copy)
+        for numbers, is_copy in ((qpns, False), (members, True))
+        for qpn in numbers
+    )
 
 
 def _flip(rng: random.Random, frame: bytes, pool: list[bytes]) -> tuple[bytes, str]:

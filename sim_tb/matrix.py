@@ -20,7 +20,7 @@ from scapy.packet import Packet, Raw
 
 from uwarp.contract import Counter
 
-from .segment_layer import DdpTagged, DdpUntagged, ReadRequest, Record, SendImmediate
+from .segment_layer import DdpTagged, DdpUntagged, ReadRequest, Record, SendImmediate, Terminate
 
 __all__ = ["TAGS", "Case", "Target", "matrix"]
 
@@ -33,6 +33,7 @@ class Case(NamedTuple):
     expected: Counter
     takes_receive: bool  # a Send that is placed: a receive of 40 octets must wait for it
     is_answered: bool  # a Read Request that is accepted
+    is_event: bool  # a Terminate that is
 
 
 @dataclass(frozen=True)
@@ -185,9 +186,9 @@ UDPS = [
 
 # DDP: each takes the target, the message's number and the generator.
 
-_HEADERS = {0x0: 14, 0x1: 46, 0x3: 18, 0x5: 18, 0xC: 30, 0xD: 30, 0xE: 22}
+_HEADERS = {0x0: 14, 0x1: 46, 0x3: 18, 0x5: 18, 0x7: 22, 0xC: 30, 0xD: 30, 0xE: 22}
 _TAGGED = (0x0, 0xC, 0xD)
-_REQUEST = 0x1
+_REQUEST, _TERMINATE = 0x1, 0x7
 _SENDS = (0x3, 0x5, 0xE)
 
 
@@ -218,6 +219,9 @@ def _segment(
             source_to=target.source_to + rng.randint(0, target.source_length - size),
         )
         payload = b""
+    elif opcode == _TERMINATE:
+        packet = DdpUntagged(opcode=opcode, mlen=4 + len(payload), qn=2, msn=msn, **control)
+        packet /= Terminate(layer=1, etype=2, code=5, m=1, d=1)
     else:
         packet = DdpUntagged(opcode=opcode, **numbers, **control)
         if opcode == 0xE:
@@ -268,7 +272,7 @@ def _ddps() -> Iterator[_Kind]:
             yield _Kind(f"{header - 1} octets of {opcode:#x}", _SHORT, last)
 
 
-_ANSWERED = f"opcode {_REQUEST:#x}, T 0"
+_ANSWERED, _TOLD = (f"opcode {opcode:#x}, T 0" for opcode in (_REQUEST, _TERMINATE))
 _PLACED_SENDS = {f"opcode {opcode:#x}, T 0" for opcode in _SENDS}
 
 
@@ -309,4 +313,5 @@ def matrix(
             expected,
             expected is Counter.RX_PLACED and ddp.name in _PLACED_SENDS,
             expected is Counter.RX_PLACED and ddp.name == _ANSWERED,
+            expected is Counter.RX_PLACED and ddp.name == _TOLD,
         )

@@ -13,6 +13,7 @@ from .reading import read_request
 from .receiving import receive_wqe
 from .sending import request
 from .stage import IPV6, MAC, PEER_IPV6, Region
+from .terminating import terminate
 from .trials import (
     GROUPS,
     Answer,
@@ -161,7 +162,8 @@ def random_read(trial: Trial, rng: random.Random, number: int) -> tuple[Read, li
         wrong = rng.choice(answer)
         changes = {"stag": trial.coarse.stag, "to": wrong.to + 64, "mlen": octets + 1}
         name = rng.choice(list(changes))
-        answer.append(replace(wrong, **{name: changes[name]}))
+        place = rng.randint(0, len(answer))
+        answer.insert(place, replace(wrong, **{name: changes[name]}))
     return Read(number, qpn, work), [Answer(number, qpn, item, fields) for item in answer]
 
 
@@ -200,8 +202,20 @@ def random_message(
 ) -> list[Segment]:
     """The segments of a message; ``earlier`` ones may turn up in it again."""
     kind = rng.choices(
-        (_mapped, _coarse, _unmapped, _write, _send, _long_send, _request, _empty, _astray, _again),
-        (34, 10, 8, 8, 14, 12, 10, 4, 6, 6),
+        (
+            _mapped,
+            _coarse,
+            _unmapped,
+            _write,
+            _send,
+            _long_send,
+            _request,
+            _terminate,
+            _empty,
+            _astray,
+            _again,
+        ),
+        (34, 10, 8, 8, 14, 12, 10, 4, 4, 6, 6),
     )[0]
     if kind is _again:
         return _again(trial, rng, earlier)
@@ -319,6 +333,13 @@ def _request(trial: Trial, rng: random.Random) -> list[Segment]:
             )
         )
     return [read_request(trial, source, offset, octets, **changes)]
+
+
+def _terminate(trial: Trial, rng: random.Random) -> list[Segment]:
+    """A Terminate of a peer, now and then for another queue."""
+    quoted = rng.randbytes(rng.choice((0, rng.randint(1, 100))))
+    fields = {"qn": rng.choice((0, 1, 3))} if rng.random() < 0.2 else {}
+    return [terminate(trial, rng.getrandbits(16), quoted, **fields)]
 
 
 def _empty(trial: Trial, rng: random.Random) -> list[Segment]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from uwarp.contract import RECV_WQE, CqeFlag, Status
+from uwarp.contract import RECV_WQE, TERMINATE_CODES, CqeFlag, Status, Terminated
 from uwarp.wire import READ_REQUEST, Opcode, ReadRequest, Segment, UdpFrame, mapped_ipv4
 
 from .instant import Arena
@@ -33,10 +33,11 @@ class Name(NamedTuple):
 
 @dataclass(frozen=True)
 class Placement:
-    """A good segment on the wire."""
+    """A good segment on the wire. ``is_copy``: it goes to a group, and is what one member gets."""
 
     name: Name
     segment: Segment
+    is_copy: bool = False
 
 
 class Oracle:
@@ -133,22 +134,25 @@ class Oracle:
     # What comes out
 
     def check_sent(self, frames: list[bytes]) -> None:
-        """Responses among these frames carry what a peer has asked for and may read."""
+        """Responses among these frames carry what a peer has asked for and may read; Terminates
+        tell of a segment that came, to who sent it."""
         for frame in frames:
             datagram = UdpFrame.decode(frame)
             segment = Segment.from_datagram(datagram.payload)
+            if segment.opcode is Opcode.TERMINATE:
+                assert any(
+                    _tells(segment, datagram, placement) for placement in self._placements
+                ), f"a Terminate of nothing that came: {frame.hex()}"
             if segment.opcode is Opcode.READ_RESPONSE_RECORD:
                 assert any(
                     self._answers(segment, datagram, placement) for placement in self._placements
                 ), f"a response to no request, or not what was asked for: {frame.hex()}"
 
     def _answers(self, segment: Segment, datagram: UdpFrame, placement: Placement) -> bool:
-        asked, name = placement.segment, placement.name
-        dest = datagram.dest_ip
-        dest = dest if datagram.ip_version == _SIX else mapped_ipv4(dest)
-        if asked.opcode is not Opcode.READ_REQUEST or asked.msn != segment.msn:
+        asked = placement.segment
+        if asked.opcode is not Opcode.READ_REQUEST or not _goes_back(datagram, placement):
             return False
-        if (name.source_ip, name.source_port) != (dest, datagram.dest_port):
+        if asked.msn != segment.msn or len(asked.payload) < READ_REQUEST.size:
             return False
         request = ReadRequest.decode(asked.payload[: READ_REQUEST.size])
         region = self._readable.get(request.source_stag >> 8)
@@ -363,3 +367,29 @@ class Oracle:
             return
         now = self._memory.read(address, entry.valid)
         assert now in [item.payload for item in own], f"not what was sent: {entry}"
+
+
+def _goes_back(datagram: UdpFrame, placement: Placement) -> bool:
+    """Whether a datagram goes to who sent the segment."""
+    dest = datagram.dest_ip
+    dest = dest if datagram.ip_version == _SIX else mapped_ipv4(dest)
+    name = placement.name
+    return (name.source_ip, name.source_port) == (dest, datagram.dest_port)
+
+
+def _tells(report: Segment, datagram: UdpFrame, placement: Placement) -> bool:
+    """Whether a Terminate may be the answer to a segment: one that is no Terminate, and came to one
+    queue pair only."""
+    told = placement.segment
+    if told.opcode is Opcode.TERMINATE or placement.is_copy:
+        return False
+    kind = Terminated.TAGGED if told.tagged else Terminated.UNTAGGED
+    if told.opcode is Opcode.READ_REQUEST:
+        kind = Terminated.READ_REQUEST
+    words = {codes[kind].to_bytes(2, "big") + bytes(2) for codes in TERMINATE_CODES.values()}
+    return (
+        _goes_back(datagram, placement)
+        and report.payload in words
+        and (report.qn, report.msn, report.mo, report.mlen) == (2, told.msn, 0, 4)
+        and report.last
+    )

@@ -25,6 +25,7 @@ from typing import NamedTuple
 from uwarp.contract import (
     CQE,
     RECV_WQE,
+    TERMINATE_TICKS,
     TICK_CYCLES,
     Access,
     Counter,
@@ -86,6 +87,12 @@ _MOST_REQUESTS = PARAMETERS.n_read - 2
 _LONGEST_ANSWERS = 3000  # cycles
 _MOST_COPIED = 4096  # octets
 _MOST_READS = 40  # whose completions a send CQ of the stage holds, beside those of open ones
+_MOST_REPORTS = 6  # Terminates of peers at once: the model has no limit to their events
+_EVENTS_LOG2 = 8
+_REPORTERS = (2, 8, 9)  # QPs that report by Terminate
+# Neither side makes a Terminate while so much time since the last one is certain not to have gone.
+_TOO_SOON = (TERMINATE_TICKS - 5) * TICK_CYCLES
+_SOON_ENOUGH = (TERMINATE_TICKS + 1) * TICK_CYCLES
 _SMALL_CQ_LOG2 = 3
 _MOST_REPLAYS = 200
 _SHOWN = 100  # octets of a frame in a report
@@ -268,7 +275,7 @@ class Trial(Stage):
         source = fields.get("source_ip", mapped_ipv4(PEER_IP))
         port = fields.get("source_port", 9000 + qpn)
         placements = tuple(
-            Placement(Name(member, source, port, segment.msn), segment)
+            Placement(Name(member, source, port, segment.msn), segment, members is not None)
             for member in ((qpn,) if members is None else members)
         )
         note = (
@@ -291,7 +298,7 @@ class Trial(Stage):
     def oracle(self) -> Oracle:
         """For the memory as it is now."""
         granules = {self.mapped.stag >> 8: 64, self.coarse.stag >> 8: 256, self.probe.stag >> 8: 64}
-        rings = [self.queue_range(cq) for cq in self._queues]
+        rings = [self.queue_range(cq) for cq in self._queues] + self._event_rings
         readable = {self.source_of_reads.stag >> 8: self.source_of_reads}
         return Oracle(self.nic.memory, self.regions, granules, rings, readable)
 
@@ -348,16 +355,27 @@ class _Player:
 
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
-        self.oracle = trial.oracle()
         self.outcome = Outcome()
-        self._epoch = trial.nic.time
         self._of_probe: list[SimpleNamespace] = []
         self._msns: dict[int, int] = {}
+
+    async def set_up(self) -> None:
+        """Of the trial, anew after a reset."""
+        trial = self.trial
+        await trial.set_up()
+        await trial.create_event_ring(_EVENTS_LOG2)
+        for qpn in _REPORTERS:
+            await trial.change_row(Table.QP, qpn, {"terminate": 1})
+        self.oracle = trial.oracle()
+        self._epoch = trial.nic.time
         self._reads = 0  # posted since a look
         self._requests = 0  # that may wait for an answer
         self._answering = 0  # cycles that those answers may take
         self._copied = 0  # octets of copies of group datagrams
+        self._reports = 0  # Terminates of peers
         self._looked_at = 0  # frames that the NIC has sent
+        # Cycles of the NIC between which it has made its last Terminate, or not yet known to have.
+        self._told: tuple[int, int | None] | None = None
 
     async def play(self, event: Event) -> None:
         trial = self.trial
@@ -365,8 +383,13 @@ class _Player:
             case Arrival():
                 await self._make_room_to_answer(event)
                 await self._make_room_to_copy(event)
+                await self._make_room_to_report(event)
                 await self._make_room(wire_cycles(event.frame))
+                await self._agree_on_time(wire_cycles(event.frame))
+                before, now = self._terminates, max(trial.nic.time, trial.model.time)
                 trial.receive(event.frame, error_beat=0 if event.error else None)
+                if self._terminates != before:
+                    self._told = now, None
                 for placement in event.placements:
                     self.oracle.arrives(placement)
                 self.outcome.frames += 1
@@ -438,6 +461,38 @@ class _Player:
         self._copied += copied
         await self._make_room(0)
 
+    async def _make_room_to_report(self, arrival: Arrival) -> None:
+        """No more Terminates at once than events may wait."""
+        self._reports += sum(item.segment.opcode is Opcode.TERMINATE for item in arrival.placements)
+        if self._reports > _MOST_REPORTS:
+            await self._pause()
+            self._reports = 1
+
+    @property
+    def _terminates(self) -> int:
+        """Terminates that the model has made."""
+        return self.trial.model.nic.counters[Counter.TX_TERMINATES]
+
+    async def _agree_on_time(self, cycles: int) -> None:
+        """Whether the next frame, which takes so many cycles, may be answered by a Terminate is a
+        matter of time: let it be the same on both sides."""
+        trial = self.trial
+        if self._told is not None:
+            owed = self._answering + self._copied // 8
+            end = max(trial.nic.time, trial.nic.wire_free) + owed + cycles
+            if end < self._told[0] + _TOO_SOON:
+                return
+            await self._be_silent()
+            _, made = self._told
+            assert made is not None
+            while trial.nic.time < made + _SOON_ENOUGH:
+                if trial.timed:
+                    await self._be_silent()
+                else:
+                    await trial.nic.wait(made + _SOON_ENOUGH - trial.nic.time)
+            self._told = None
+        trial.synchronise()
+
     async def _read(self, event: Read) -> None:
         trial = self.trial
         if self._reads >= _MOST_READS:
@@ -462,7 +517,9 @@ class _Player:
     async def _settle(self) -> None:
         await self.trial.nic.delivered()
         await self.trial.settle()
-        self._requests = self._answering = self._copied = 0
+        self._requests = self._answering = self._copied = self._reports = 0
+        if self._told is not None and self._told[1] is None:
+            self._told = self._told[0], self.trial.nic.time
 
     async def _be_silent(self) -> None:
         trial = self.trial
@@ -502,10 +559,7 @@ class _Player:
         for side in (trial.nic, trial.model):
             side.memory.release()
         await trial.nic.delivered()
-        await trial.set_up()
-        self.oracle = trial.oracle()
-        self._epoch = trial.nic.time
-        self._reads = self._requests = self._answering = self._copied = self._looked_at = 0
+        await self.set_up()
 
     async def _add_counters(self) -> None:
         for counter, value in (await self.trial.counters(self.trial.nic)).items():
@@ -560,8 +614,8 @@ def play(
         if watch is not None:
             watch(model)
         trial = Trial(nic, model, seed)
-        finish(trial.set_up())
         player = _Player(trial)
+        finish(player.set_up())
         if events is None:
             events = generate(trial, random.Random(seed))
         for number in range(len(events)) if keep is None else sorted(set(keep)):

@@ -38,6 +38,7 @@ from .sides import Side
 
 __all__ = ["Twin"]
 
+_ANSWERS = (Opcode.READ_RESPONSE_RECORD, Opcode.TERMINATE)
 _PATIENCE = 60_000  # cycles without progress before a bench gives up
 _UNTIMED = ~CQE.to_int(time_low=(1 << 31) - 1, time_high=(1 << 16) - 1, phase=1)
 
@@ -91,12 +92,13 @@ def _send_entry(request: dict[str, Any], size: int) -> bytes:
     return entry + inline + SEND_WQE_EXTENSION.pack(**further)[len(inline) :]
 
 
-def _flow(frame: bytes) -> tuple[bytes, bool]:
-    """Source port of a frame, and whether it answers a Read: frames of a flow keep their order."""
+def _flow(frame: bytes) -> tuple[bytes, int | None]:
+    """Source port of a frame, and its opcode if that is one of an answer: frames of a flow keep
+    their order."""
     tags = 4 if frame[12:14] == b"\x81\x00" else 0
     udp = tags + (34 if frame[tags + 14] >> 4 == 4 else 54)
     opcode = int.from_bytes(frame[udp + 9 : udp + 10], "big") & 0xF
-    return frame[udp : udp + 2], opcode == Opcode.READ_RESPONSE_RECORD
+    return frame[udp : udp + 2], opcode if opcode in _ANSWERS else None
 
 
 class Twin:
@@ -198,14 +200,18 @@ class Twin:
         await self.write_register(Register.EVENT_RING, 1 << 8 | log2)
 
     def events(self, side: Side) -> list[SimpleNamespace]:
-        """The event rings as they stand, the oldest first, without times."""
+        """What is in the event rings, the oldest first, without times; those of one type in their
+        order: an event of another may overtake them."""
         found = []
         for ring in self._event_rings:
-            for place in ring[:: EVENT.size]:
-                event = EVENT.unpack(side.memory.read(place, EVENT.size))
-                event.time = 0
+            octets = side.memory.read(ring.start, len(ring))
+            for place in range(0, len(ring), EVENT.size):
+                if not any(octets[place : place + EVENT.size]):
+                    continue
+                event = EVENT.unpack(octets[place : place + EVENT.size])
+                event.time_low = event.time_high = 0
                 found.append(event)
-        return found
+        return sorted(found, key=lambda event: event.type)
 
     async def create_qp(
         self, qpn: int, *, sq_log2: int = 6, rq_log2: int = 6, **fields: int
@@ -299,6 +305,11 @@ class Twin:
                 await self._explain(expected, "completions or frames are missing")
             await self.nic.wait(64)
             patience -= 64
+        while len(self.events(self.nic)) < len(self.events(self.model)):
+            if patience <= 0:
+                await self._explain(expected, "events are missing")
+            await self.nic.wait(64)
+            patience -= 64
         await self.nic.wait(100)
         self._settled = expected
         return expected
@@ -339,11 +350,11 @@ class Twin:
         return {number: await self._consume(number) for number in self._queues}
 
     def _check_frames(self) -> None:
-        """Frames of one UDP source port keep their order, and so do answers to Reads; those of
-        several may interleave."""
-        flows: list[dict[tuple[bytes, bool], list[bytes]]] = []
+        """Frames of one UDP source port keep their order, and so do its answers to Reads, and its
+        Terminates; those of several may interleave."""
+        flows: list[dict[tuple[bytes, int | None], list[bytes]]] = []
         for side in self._sides:
-            flow: dict[tuple[bytes, bool], list[bytes]] = {}
+            flow: dict[tuple[bytes, int | None], list[bytes]] = {}
             for frame in side.sent:
                 flow.setdefault(_flow(frame), []).append(frame)
             flows.append(flow)

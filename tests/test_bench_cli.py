@@ -117,12 +117,13 @@ def test_sending_at_line_rate(tmp_path: Path, qps: int) -> None:
     assert latency["beyond_reads"]["max"] + 16 <= latency["first"]["min"]
 
 
-def test_both_ways_at_line_rate(tmp_path: Path) -> None:
-    options = ["--op", "write-record", "--qps", "16", "--frames", "64", "--datagrams", "1"]
+@pytest.mark.parametrize("kind, qps, header", [("write-record", 16, 72), ("send", 1, 60)])
+def test_both_ways_at_line_rate(tmp_path: Path, kind: str, qps: int, header: int) -> None:
+    options = ["--op", kind, "--qps", str(qps), "--frames", "128", "--datagrams", "1"]
     rows = bench(tmp_path, *options, "--payload", "256", "8896", direction="both")["rows"]
     assert [row["direction"] for row in rows] == ["rx", "tx"] * 2
     for row in rows:
-        check_row(row, header=72)
+        check_row(row, header=header)
         assert row["dropped"] == 0 and row["percent"] == pytest.approx(100, abs=1), row
 
 

@@ -16,7 +16,8 @@ GROUPS = {
     "headers": "every_header|cut_headers|wrong_octets_in_headers|addresses|peers",
     "sending": "send_alignments|several_senders|send_errors|both_directions",
     "trouble": "event_ring|snapshot|closing|failing_memory|moderation",
-    "reads": "gathered|answered|reads|reads_in_silence|groups|looped|looped_groups",
+    "reads": "gathered|answered|reads|reads_in_silence|groups|looped|looped_groups|"
+    "terminated|not_terminated|terminates_told",
     "hosting": "identity|interrupts|resets|broken_memory|order_of_writes",
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sim_tb.corners import SLOW, corners, groups, overload, reads, stags, zero_length
+from sim_tb.corners import SLOW, corners, groups, overload, reads, stags, terminates, zero_length
 from sim_tb.receiving import small_messages
 from sim_tb.trials import Scenario, Trial, play_scenario
 from uwarp.device import build, open_link
@@ -19,7 +19,7 @@ async def many_small_messages(trial: Trial) -> None:
 
 @pytest.mark.parametrize("latency", [0, 90])
 @pytest.mark.parametrize(
-    "scenario", [corners, zero_length, stags, many_small_messages, reads, groups]
+    "scenario", [corners, zero_length, stags, many_small_messages, reads, groups, terminates]
 )
 def test_p28_p29_p25(scenario: Scenario, latency: int) -> None:
     try:

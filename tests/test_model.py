@@ -66,7 +66,7 @@ class TestRegisters:
     def test_identity(self, bench: Bench) -> None:
         nic = bench.nic
         words = [nic.read32(address) for address in range(0, 0x30, 4)]
-        assert words == [0x50525755, 0x20000, 8, 16, 4, 64, 4096, 9000, 156_250_000, 4, 2, 0]
+        assert words == [0x50525755, 0x30000, 8, 16, 4, 64, 4096, 9000, 156_250_000, 4, 2, 0]
 
     def test_1_1_after_power_up(self) -> None:
         nic = Rnic(PARAMETERS, HostMemory())
@@ -688,7 +688,8 @@ class TestVerdict:
 
     def test_p31_opcodes_and_versions(self, bench: Bench) -> None:
         """Every pair of control octets, with a segment long enough for any opcode."""
-        tagged = {0x0: True, 0x1: False, 0x3: False, 0x5: False, 0xC: True, 0xD: True, 0xE: False}
+        tagged = {0x0: True, 0x1: False, 0x3: False, 0x5: False, 0x7: False}
+        tagged |= {0xC: True, 0xD: True, 0xE: False}
         for ddp, rdmap in itertools.product((0x01, 0x81, 0x80, 0x82, 0x83, 0x00), range(256)):
             payload = append_crc(bytes((ddp, rdmap)) + bytes(45))
             before = bench.host.counters()
@@ -702,7 +703,7 @@ class TestVerdict:
                 expected = Counter.DROP_OPCODE
             elif rdmap & 15 == 0:
                 expected = Counter.DROP_STAG_INVALID
-            elif rdmap & 15 == 1:
+            elif rdmap & 15 in (1, 7):
                 expected = Counter.DROP_UNTAGGED_QN
             else:  # payload without a message length
                 expected = Counter.DROP_MESSAGE_LENGTH
@@ -718,6 +719,7 @@ class TestVerdict:
             ("c14d", 30),
             ("4143", 18),
             ("4145", 18),
+            ("4147", 22),
             ("414e", 22),
         ],
     )

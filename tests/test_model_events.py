@@ -280,9 +280,9 @@ class TestEvents:
         self.full(bench)
         assert host.events is not None
         address = host.events.address
-        assert bench.memory.writes[before:] == [(address, 16)], "one burst"
-        entry = bench.memory.read(address, 16)
-        assert entry.hex() == "01000500000000000000" + "bc9a78563492"
+        assert bench.memory.writes[before:] == [(address, 32)], "one burst"
+        entry = bench.memory.read(address, 32)
+        assert entry.hex() == "01240500" + "00" * 24 + "9a7856b4"
         assert (host.counter(Counter.EVENTS), host.counter(Counter.EVENTS_LOST)) == (1, 0)
         assert host.get(Register.EVENT_STATUS) == 1
         assert not nic.irq

@@ -1,4 +1,4 @@
-"""Wide send rings, Reads, groups and loopback: scenarios on the gateware beside the model.
+"""Wide send rings, Reads, groups, loops and Terminates: scenarios on the gateware and the model.
 
 P27, P29, P38, P39, P43 are among them; ``tests/test_bench_nic.py`` plays most of them with stalls
 on every port.
@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from sim_tb import gathering, grouping, reading
+from sim_tb import gathering, grouping, reading, terminating
 from sim_tb.stage import Stage
 from sim_tb.trials import TIMED, play_scenario
 from tests.seeds import seeds
@@ -67,3 +67,27 @@ def test_frames_to_the_own_address(seed: int) -> None:
 @pytest.mark.parametrize("seed", seeds(2, 20))
 def test_p43_own_frames_to_a_group(seed: int) -> None:
     play(grouping.looped_groups, seed)
+
+
+@pytest.mark.parametrize("seed", seeds(1, 5))
+def test_terminated(seed: int) -> None:
+    """Each takes the time of 64 ticks."""
+    play(lambda stage: terminating.terminated(stage, 5), seed)
+
+
+@pytest.mark.soak
+def test_terminated_for_every_reason() -> None:
+    play(lambda stage: terminating.terminated(stage, terminating.REFUSALS), 1)
+
+
+def test_not_terminated() -> None:
+    play(terminating.not_terminated, 1)
+
+
+def test_terminates_that_wait() -> None:
+    play(terminating.waiting, 1)
+
+
+@pytest.mark.parametrize("seed", seeds(2, 20))
+def test_terminates_of_peers(seed: int) -> None:
+    play(terminating.terminates_told, seed)

@@ -7,6 +7,7 @@ of memory, which are the seed's.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -15,11 +16,14 @@ import pytest
 from sim_tb.fuzz import fuzz
 from sim_tb.instant import InstantModel
 from sim_tb.messages import messages
+from sim_tb.reading import read_request
 from sim_tb.trials import (
     PARAMETERS,
     TIMED,
+    Event,
     Generator,
     Outcome,
+    Trial,
     TrialFailed,
     investigate,
     parse_spans,
@@ -29,10 +33,12 @@ from sim_tb.trials import (
 from uwarp.contract import Access, Counter, Table
 from uwarp.device import build
 from uwarp.model import MemoryFault, Rnic
+from uwarp.model.answers import Answer, Answers
 from uwarp.model.closed import ClosedMessages, Kind, MessageName
-from uwarp.model.reads import Response, Responses
+from uwarp.model.reads import Response
 from uwarp.model.receive import Receiver
 from uwarp.model.tables import QueuePair, RegionRow
+from uwarp.model.terminates import Reporter
 from uwarp.model.trackers import Tracker, Trackers
 from uwarp.model.verdict import Datagram
 
@@ -165,17 +171,19 @@ class Deaf(Rnic):
         self.deaf |= len(frame) > 9014
 
 
-class _Prying(Responses):
+class _Prying(Answers):
     """Answers with octets that begin one behind those that were asked for."""
 
-    def add(self, response: Response) -> None:
-        super().add(replace(response, address=response.address + 1))
+    def add(self, answer: Answer) -> None:
+        if isinstance(answer, Response):
+            answer = replace(answer, address=answer.address + 1)
+        super().add(answer)
 
 
 class Prying(Rnic):
     def soft_reset(self) -> None:
         super().soft_reset()
-        self._receiver._responses.__class__ = _Prying
+        self._receiver._answers.__class__ = _Prying
 
 
 class _Boundless(Receiver):
@@ -239,6 +247,44 @@ class Confusing(Rnic):
         self._trackers.__class__ = _Confusing
 
 
+class _Hasty(Reporter):
+    """Knows no limit of rate."""
+
+    def report(self, qp: QueuePair, datagram: Datagram, counter: Counter) -> None:
+        self._last = None
+        super().report(qp, datagram, counter)
+
+
+class _Gossiping(Reporter):
+    """Tells of what came to a group, too."""
+
+    def report(self, qp: QueuePair, datagram: Datagram, counter: Counter) -> None:
+        super().report(qp, replace(datagram, is_copy=False), counter)
+
+
+class Hasty(Rnic):
+    def soft_reset(self) -> None:
+        super().soft_reset()
+        self._receiver._reporter.__class__ = _Hasty
+
+
+class Gossiping(Rnic):
+    def soft_reset(self) -> None:
+        super().soft_reset()
+        self._receiver._reporter.__class__ = _Gossiping
+
+
+class Whispering(Rnic):
+    """Tells the host of a peer's Terminate, and not which message it is about."""
+
+    def soft_reset(self) -> None:
+        super().soft_reset()
+        post = self._events.post
+        self._events.post = lambda kind, number, **fields: post(  # type: ignore[method-assign]
+            kind, number, **fields | {"msn": 0}
+        )
+
+
 class Unsociable(Rnic):
     """Lets the last member of a group go without."""
 
@@ -268,6 +314,9 @@ def play_faulty(fault: type[Rnic]) -> Callable[[int], InstantModel]:
         (SelfHearing, messages, 2),
         (Confusing, messages, 3),
         (Unsociable, messages, 2),
+        (Hasty, messages, 2),
+        (Gossiping, messages, 1),
+        (Whispering, messages, 1),
         (Unsociable, fuzz, 2),
     ],
 )
@@ -296,6 +345,7 @@ def test_a_fault_is_found_and_shrunk(fault: type[Rnic], generate: Generator, mos
         (Credulous, "is called valid"),
         (Prying, "a response to no request"),
         (Boundless, "a response to no request|not allocated"),
+        (Gossiping, "a Terminate of nothing that came"),
     ],
 )
 def test_the_oracle_needs_no_model(fault: type[Rnic], what: str) -> None:
@@ -303,6 +353,19 @@ def test_the_oracle_needs_no_model(fault: type[Rnic], what: str) -> None:
     with pytest.raises((AssertionError, MemoryFault), match=what):
         for seed in range(1, 20):
             play(messages, seed, opponent=play_faulty(fault), reference=fault)
+
+
+def test_the_oracle_knows_a_request_cut_short() -> None:
+    """It asks for nothing, even if a whole one with its number is answered."""
+
+    def both(trial: Trial, rng: random.Random) -> list[Event]:
+        whole = read_request(trial, trial.source_of_reads, 0, 9)
+        short = replace(whole, payload=whole.payload[:-5])
+        return [trial.arrival(segment, 1, {}) for segment in (short, whole)]
+
+    outcome = play(both, 1, opponent=play_faulty(Rnic))
+    assert outcome.counters[Counter.DROP_DDP_SHORT] == 1
+    assert outcome.counters[Counter.TX_FRAMES] == 1
 
 
 def test_shrink_finds_what_matters() -> None:

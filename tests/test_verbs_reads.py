@@ -445,7 +445,7 @@ def test_device_attributes() -> None:
     assert (device.max_sge, device.max_sge_rd, device.max_inline_data) == (4, 1, 48)
     assert (device.max_mcast_grp, device.max_mcast_qp_attach) == (16, 16)
     assert device.max_total_mcast_qp_attach == 256
-    assert device.version >> 16 == 2
+    assert device.version >> 16 == 3
     pair.close()
 
 

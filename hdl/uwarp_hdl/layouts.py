@@ -43,6 +43,7 @@ __all__ = [
     "ReadBeat",
     "ReadOpening",
     "ReadRequest",
+    "ReceivedTerminate",
     "RingDoorbell",
     "WriteBeat",
     "frame_words",
@@ -185,6 +186,17 @@ class EventRequest(data.Struct):
     number: 16
 
 
+class ReceivedTerminate(data.Struct):
+    """A peer's Terminate to QP ``qpn``, for the event ring; ``code`` is the upper half of its
+    control word, ``source_ip`` has IPv4 mapped."""
+
+    qpn: 16
+    msn: 32
+    source_ip: 128
+    source_port: 16
+    code: 16
+
+
 class Burst(data.Struct):
     """A DMA burst of ``beats + 1`` words of 8 octets within one 4 KiB page. ``address`` is a
     multiple of 8."""
@@ -226,7 +238,13 @@ class ReadOpening(data.Struct):
 
 class ReadRequest(data.Struct):
     """A Read Request accepted, to be answered (device behaviour, 7.8): ``size`` octets from DMA
-    address ``address`` of the region in row ``region``, to ``source_ip`` (IPv4 mapped)."""
+    address ``address`` of the region in row ``region``, to ``source_ip`` (IPv4 mapped).
+
+    With ``report`` a datagram that is answered by a Terminate (7.11), of which the upper half of
+    ``sink_stag`` is the code, as :func:`uwarp_hdl.iwarp.terminate.terminate_code` makes it. With
+    ``terminate`` a peer's Terminate, to be told; ``sink_stag`` is its control word. Of either the
+    other fields that are only a Read's have no meaning.
+    """
 
     qpn: 16
     source_mac: 48
@@ -238,6 +256,8 @@ class ReadRequest(data.Struct):
     size: 32
     address: 64
     region: 16
+    report: 1
+    terminate: 1
 
 
 class Datagram(data.Struct):
@@ -247,7 +267,8 @@ class Datagram(data.Struct):
     source MAC is the port's own. ``stag`` and ``to`` are of tagged, ``qn`` of untagged segments;
     ``msn``, ``mo``, ``mlen`` of all but the plain Write (0 there). Of a Read Request ``stag``,
     ``to`` and ``mlen`` are source STag, source TO and size, ``immediate`` and ``sink_to`` the
-    sink's STag and TO, and what follows its 28 octets is payload. Of the payload stream
+    sink's STag and TO, and what follows its 28 octets is payload; of a Terminate ``immediate`` is
+    the control word, and what follows it is payload. Of the payload stream
     ``payload_length`` octets are the datagram's: with ``payload_offset`` the position (0 to 7) of
     the first one in the first beat, and no beat at all if there are none.
     """

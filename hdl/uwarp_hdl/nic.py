@@ -8,7 +8,7 @@
                             |                                         |tables |credits   |   - dma
     tx <- TransmitGate <----+--------------------------------------- TransmitPath -------+
 
-    DMA errors, full CQs of all of these -> EventUnit --events-- WriteArbiter
+    DMA errors, full CQs, Terminates of all of these -> EventUnit --events-- WriteArbiter
 
     bus -> ControlUnit -> rows, doorbells, config; <- events, interrupts
            SoftReset: halts the arbiters and the gates, then resets all between them
@@ -23,6 +23,7 @@ from amaranth.lib.wiring import In, Out
 from uwarp.contract import ADDRESS_BITS, Counter, Parameters
 
 from .csr import ControlUnit
+from .csr.counters import EventSource
 from .csr.reset import ReceiveGate, SoftReset, TransmitGate
 from .dma import ReadArbiter, WriteArbiter
 from .dma.channels import READ_CHANNELS, WRITE_CHANNELS
@@ -39,13 +40,35 @@ from .net.loopback import Loopback
 from .net.receive import FrameReceiver
 from .stream.queue import connect_streams
 
-__all__ = ["Nic"]
+__all__ = ["EVENT_SOURCES", "Nic"]
 
 #: Datagrams that can wait for the receiver.
 _DATAGRAMS = 64
 
 #: Cycles from a frame's last word into the frame receiver to its datagram's offer, with a margin.
 _FRAME_RECEIVER_CYCLES = 15
+
+#: In the order of the NIC's units: loopback, frame receiver, group copies, datagram receiver,
+#: transmitter, completion unit, event unit, write arbiter, read arbiter. A frame, and a datagram,
+#: ends in one outcome. Of those the most frequent ones are counted alone, since there an outcome's
+#: place in a lookup RAM would cost more.
+EVENT_SOURCES = (
+    EventSource(frozenset({Counter.RX_FRAMES, Counter.DROP_OVERFLOW})),
+    EventSource(
+        frozenset({Counter.RX_FRAMES, Counter.DROP_OVERFLOW, Counter.RX_MANAGEMENT}),
+        range(Counter.DROP_MAC_ERROR, Counter.DROP_OPCODE + 1),
+    ),
+    EventSource(frozenset({Counter.RX_COPIES})),
+    EventSource(
+        frozenset({Counter.RX_PLACED}),
+        range(Counter.DROP_QP_STATE, Counter.DROP_READ_BUSY + 1),
+    ),
+    EventSource(frozenset({Counter.TX_FRAMES, Counter.TX_TERMINATES, Counter.EVENTS_LOST})),
+    EventSource(frozenset({Counter.CQES, Counter.MESSAGES_PARTIAL})),
+    EventSource(frozenset({Counter.EVENTS, Counter.EVENTS_LOST})),
+    EventSource(frozenset({Counter.DMA_ERRORS})),
+    EventSource(frozenset({Counter.DMA_ERRORS})),
+)
 
 
 class Nic(wiring.Component):
@@ -89,7 +112,7 @@ class Nic(wiring.Component):
         m.submodules.transmit_gate = transmit_gate = TransmitGate()
         m.submodules.write_arbiter = writes = WriteArbiter(4)
         m.submodules.read_arbiter = reads = ReadArbiter(3)
-        m.submodules.control = control = ControlUnit(parameters, sources=9)
+        m.submodules.control = control = ControlUnit(parameters, EVENT_SOURCES)
 
         loopback = Loopback(parameters)
         frames = FrameReceiver(parameters, datagrams=_DATAGRAMS)
@@ -100,7 +123,23 @@ class Nic(wiring.Component):
         ports = PortTable(parameters)
         groups = GroupTable(parameters, datagrams=_DATAGRAMS)
         copies = GroupCopies(parameters)
-        queue_pairs = RowTable(QP_ROW, parameters.n_qp, reads=2)
+        queue_pairs = RowTable(
+            QP_ROW,
+            parameters.n_qp,
+            reads=2,
+            # Of the transmitter alone, then of both; what token buckets keep.
+            first=(
+                "sq_log2",
+                "sq_wide",
+                "path_mtu",
+                "sq_addr",
+                "state",
+                "pd",
+                "udp_port",
+                "send_cq",
+            ),
+            last=("send_burst", "send_rate"),
+        )
         regions = RowTable(REGION_ROW, parameters.n_region, reads=2)
         clear = ResetInserter(reset.reset)
         m.submodules.loopback = clear(loopback)
@@ -150,7 +189,7 @@ class Nic(wiring.Component):
             loopback.loop_groups.eq(control.config.loop_groups),
         ]
 
-        # Reads: own ones are opened there, those of peers answered here.
+        # Reads: own ones are opened there, those of peers answered here. So are Terminates.
         connect_streams(m, transmitter.read_openings, receiver.read_openings)
         connect_streams(m, receiver.requests, transmitter.requests)
         m.d.comb += [
@@ -191,6 +230,7 @@ class Nic(wiring.Component):
         m.submodules.event_unit = clear(event_unit)
         for source, sink in zip(raised, event_unit.requests, strict=True):
             connect_streams(m, source, sink)
+        connect_streams(m, transmitter.terminates, event_unit.terminates)
         m.d.comb += [
             full_queues.full.eq(receiver.cq_full),
             full_queues.full_cq.eq(receiver.cq_full_cq),

@@ -44,7 +44,7 @@ from .net.group_table import GroupTable
 from .net.loopback import Loopback
 from .net.realign import Realigner
 from .net.receive import FrameReceiver
-from .nic import Nic
+from .nic import EVENT_SOURCES, Nic
 from .receive_side import ReceiveSide
 from .stream.packet_fifo import PacketFifo
 from .stream.queue import Queue
@@ -93,7 +93,7 @@ UNITS: dict[str, Factory] = {
     "full_queues": FullQueues,
     "write_arbiter": lambda parameters: WriteArbiter(4),
     "read_arbiter": lambda parameters: ReadArbiter(3),
-    "event_counters": lambda parameters: EventCounters(sources=8),
-    "control_unit": lambda parameters: ControlUnit(parameters, sources=8),
+    "event_counters": lambda parameters: EventCounters(EVENT_SOURCES),
+    "control_unit": lambda parameters: ControlUnit(parameters, EVENT_SOURCES),
     "nic": Nic,
 }

@@ -21,12 +21,19 @@ def test_skid(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "depth, direct, cycles", [(2, True, 20), (3, True, 18), (4, True, 15), (2, False, 15)]
+    "depth, options, cycles",
+    [
+        (2, {}, 20),
+        (3, {}, 18),
+        (4, {}, 15),
+        (2, {"direct": False}, 15),
+        (3, {"registered": False}, 15),
+    ],
 )
-def test_queue(tmp_path, depth, direct, cycles):
-    """Each has its own store: registers, an odd ring, an even one, block RAM."""
-    unit = Queue(WIDTH, depth, direct=direct)
-    proof = BufferProof(unit, room=depth, most=depth, delay=0 if direct else 2)
+def test_queue(tmp_path, depth, options, cycles):
+    """Each has its own store: registers, an odd ring, an even one, block RAM, LUT RAM alone."""
+    unit = Queue(WIDTH, depth, **options)
+    proof = BufferProof(unit, room=depth, most=depth, delay=0 if options.get("direct", True) else 2)
     prove(proof, tmp_path, cycles=cycles)
 
 
@@ -45,9 +52,10 @@ def test_packet_fifo(tmp_path, depth, cycles):
         lambda: Skid(WIDTH),
         lambda: Queue(WIDTH, 2),
         lambda: Queue(WIDTH, 3),
+        lambda: Queue(WIDTH, 3, registered=False),
         lambda: PacketFifo(WIDTH, 2),
     ],
-    ids=["skid", "queue-2", "queue-3", "packet-fifo"],
+    ids=["skid", "queue-2", "queue-3", "queue-3-bare", "packet-fifo"],
 )
 def test_neither_side_waits_for_ready(tmp_path, make):
     prove(ReadinessProof(make), tmp_path, cycles=10)

@@ -1,16 +1,33 @@
-"""Sections 3 to 5 of the device behaviour, and the opening of Reads (7.7), in plain Python, for the
-benches of the receive side.
+"""Sections 3 to 5 of the device behaviour, the opening of Reads (7.7) and what is reported (7.11),
+in plain Python, for the benches of the receive side.
 
 Written from the page, item by item, and from nothing else.
 """
 
 from dataclasses import dataclass, field, replace
 
-from uwarp.contract import Access, CloseTarget, Counter, CqeFlag, QpState, Status
+from uwarp.contract import (
+    TERMINATE_CODES,
+    TERMINATE_TICKS,
+    Access,
+    CloseTarget,
+    Counter,
+    CqeFlag,
+    QpState,
+    Status,
+    Terminated,
+)
 
-__all__ = ["Completed", "Region", "Rule"]
+__all__ = ["CODE_BITS", "Completed", "Region", "Rule"]
 
 WRITE, READ, SEND, SEND_SE, RECORD, RESPONSE, SEND_IMM = 0x0, 0x1, 0x3, 0x5, 0xC, 0xD, 0xE
+TERMINATE = 0x7
+#: Bits in which codes differ.
+CODE_BITS = 0
+for _code in (code for codes in TERMINATE_CODES.values() for code in codes.values()):
+    CODE_BITS |= _code ^ TERMINATE_CODES[Counter.DROP_QP_OPCODE][Terminated.UNTAGGED]
+REPORTED = dict.fromkeys((WRITE, RECORD, RESPONSE), Terminated.TAGGED)
+REPORTED[READ] = Terminated.READ_REQUEST
 KINDS = {RECORD: "record", READ: "read", RESPONSE: "read"}
 
 
@@ -85,9 +102,10 @@ class Message:
 
 class Rule:
     """``datagram`` takes one and appends to ``outcomes`` (Counter), ``completed`` and ``requests``
-    (fields of ReadRequest), ``opening`` takes a Read and appends to ``answers`` (bool); ``memory``
+    (fields of ReadRequest that mean something, and of a report the bits of ``code`` in which codes
+    differ), ``opening`` takes a Read and appends to ``answers`` (bool); ``memory``
     and ``map_memory`` are what ends up where. ``full`` are the CQs without a free slot, ``waiting``
-    is the number of Read Requests that wait."""
+    is the number of Read Requests and own Terminates that wait."""
 
     def __init__(self, parameters, qps, regions, receives=None, full=()):
         self.parameters = parameters
@@ -102,6 +120,7 @@ class Rule:
         self.completed = []
         self.requests = []
         self.waiting = 0
+        self.reported = None
         self.answers = []
         self.memory = {}
         self.map_memory = {}
@@ -109,7 +128,25 @@ class Rule:
         self.map_octets = 0
 
     def datagram(self, d, payload, tick=0):
-        self.outcomes.append(self._outcome(d, payload, tick))
+        outcome = self._outcome(d, payload, tick)
+        self.outcomes.append(outcome)
+        qp = {"terminate": 0} | self.qps[d["qpn"]]
+        if (
+            qp["terminate"]
+            and qp["state"] == QpState.RTS
+            and outcome in TERMINATE_CODES
+            and d["opcode"] != TERMINATE
+            and not d["group"]
+            and (self.reported is None or tick - self.reported >= TERMINATE_TICKS)
+            and self.waiting < self.parameters.n_read
+        ):
+            self.reported = tick
+            self.waiting += 1
+            kind = REPORTED.get(d["opcode"], Terminated.UNTAGGED)
+            names = ("qpn", "source_mac", "source_ip", "source_port", "msn")
+            report = {name: d[name] for name in names} | {"report": 1, "terminate": 0}
+            report["code"] = TERMINATE_CODES[outcome][kind] & CODE_BITS
+            self.requests.append(report)
 
     def _outcome(self, d, payload, tick):
         qp = {"peer_ip": 0, "peer_mask": 0, "peer_port": 0, "udp_port": 0} | self.qps[d["qpn"]]
@@ -129,6 +166,8 @@ class Rule:
             return self._request(d, payload, qp)
         if d["opcode"] == RESPONSE:
             return self._response(d, payload, tick)
+        if d["opcode"] == TERMINATE:
+            return self._terminate(d)
         if d["opcode"] == RECORD:
             return self._record(d, payload, qp, tick)
         return self._send(d, payload, qp, tick)
@@ -204,8 +243,17 @@ class Rule:
         names = ("qpn", "source_mac", "source_ip", "source_port", "msn", "sink_to")
         request = {name: d[name] for name in names}
         request |= {"sink_stag": d["immediate"], "size": d["mlen"], "region": d["stag"] >> 8}
+        request |= {"report": 0, "terminate": 0}
         request["address"] = region.dma_addr + d["to"] - region.base_to & (1 << 64) - 1
         self.requests.append(request)
+        return Counter.RX_PLACED
+
+    def _terminate(self, d):
+        if d["qn"] != 2:
+            return Counter.DROP_UNTAGGED_QN
+        names = ("qpn", "source_ip", "source_port", "msn")
+        told = {name: d[name] for name in names} | {"report": 0, "terminate": 1}
+        self.requests.append(told | {"sink_stag": d["immediate"]})
         return Counter.RX_PLACED
 
     def _response(self, d, payload, tick):

@@ -11,6 +11,7 @@ from receive_bench import (
     take,
     value_of,
 )
+from receive_rule import CODE_BITS
 
 from uwarp.contract import RECV_WQE, Counter, EventType, QpState
 from uwarp_hdl.iwarp.receive import DatagramReceiver
@@ -19,7 +20,7 @@ from uwarp_hdl.layouts import QP_ROW, REGION_ROW
 
 __all__ = ["ALL_OPCODES", "ReceiverBench", "datagram", "qp_row"]
 
-ALL_OPCODES = sum(1 << opcode for opcode in (0x0, 0x1, 0x3, 0x5, 0xC, 0xD, 0xE))
+ALL_OPCODES = sum(1 << opcode for opcode in (0x0, 0x1, 0x3, 0x5, 0x7, 0xC, 0xD, 0xE))
 
 
 def qp_row(**fields):
@@ -39,11 +40,27 @@ def datagram(opcode=0xC, payload_length=0, **fields):
     return d | fields
 
 
+def meaningful(request):
+    """The fields of a ReadRequest that mean something, by name."""
+    fields = {name: getattr(request, name) for name, _ in request.shape()}
+    kept = {"qpn", "source_ip", "source_port", "msn", "report", "terminate"}
+    if request.report:
+        kept |= {"source_mac"}
+        fields["code"] = request.sink_stag >> 16 & CODE_BITS
+        kept |= {"code"}
+    elif request.terminate:
+        kept |= {"sink_stag"}
+    else:
+        kept = fields.keys()
+    return {name: fields[name] for name in kept}
+
+
 class ReceiverBench:
     """Feeds datagrams and collects what comes of them.
 
-    With ``reads`` in ``background`` it takes Read Requests, too: ``requests`` are those accepted,
-    ``waiting`` is how many wait. ``order`` says of each item taken whether it was an opening,
+    With ``reads`` in ``background`` it takes Read Requests and Terminates, too: ``requests`` are
+    those accepted, to be sent, and those that came (the fields that mean something), ``waiting`` is
+    how many of the first two wait. ``order`` says of each item taken whether it was an opening,
     ``answers`` of each opening whether it succeeded.
 
     ``stall`` is the probability of a pause on every stream; ``delay`` the cycles of a write answer,
@@ -132,10 +149,11 @@ class ReceiverBench:
                 self.answers.append(bool(ok))
                 self.reserved += ok  # the slot that was reserved before its WQE was fetched
             if valid and ready:
-                assert room, "a request without room"
-                self.waiting += 1
                 shape = dut.requests.payload.shape()
-                self.requests.append(shape.from_bits(request))
+                taken = shape.from_bits(request)
+                assert room or taken.terminate, "a request without room"
+                self.waiting += not taken.terminate
+                self.requests.append(meaningful(taken))
 
     async def credits(self, ctx):
         credits = self.dut.credits

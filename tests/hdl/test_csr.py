@@ -33,7 +33,7 @@ from uwarp.contract import (
     doorbell_address,
 )
 from uwarp_hdl.csr import ControlUnit
-from uwarp_hdl.csr.counters import EventCounters
+from uwarp_hdl.csr.counters import EventCounters, EventSource
 from uwarp_hdl.csr.reset import ReceiveGate, SoftReset, TransmitGate
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -43,7 +43,13 @@ PERIOD = 6.4e-9
 PARAMETERS = Parameters(
     n_qp=64, n_region=16, n_tracker=4, n_closed=32, n_group=8, n_read=4, map_bits=2048
 )
-SOURCES = 3
+# Each counter has a source that it may come alone from, or as an outcome.
+OUTCOMES = (range(4, 19), range(19, 40))
+SOURCES = (
+    EventSource(frozenset({Counter.RX_FRAMES, Counter.CQES}), OUTCOMES[0]),
+    EventSource(frozenset({Counter.RX_FRAMES, Counter.CQES}), OUTCOMES[1]),
+    EventSource(frozenset(set(Counter) - {Counter(i) for r in OUTCOMES for i in r})),
+)
 
 
 def simulate(dut, *benches, background=(), cycles=60000):
@@ -157,6 +163,44 @@ def test_every_register():
             written[Register.MTU, 0],
             written[Register.CONTROL, 0],
         )
+
+    simulate(dut, bench)
+
+
+def test_registers_after_a_reset():
+    """What was written before reads as after power-up, also beside words written since; constants
+    and TABLE_DATA stay."""
+    dut = ControlUnit(PARAMETERS, SOURCES)
+    bus = AxiLite(dut.bus, random.Random(8), stall=0)
+    words = [
+        (register, index)
+        for register in REGISTERS
+        for index in range(register.value.count)
+        if register.value.access is AccessMode.RW
+        and register not in (Register.TABLE_DATA, Register.CONTROL, Register.MESSAGES_CLOSE)
+    ]
+
+    async def bench(ctx):
+        await wait_sweep(ctx, dut)
+        for register, index in (*words, (Register.TABLE_DATA, 3)):
+            await bus.write(ctx, register.at(index), 0xFFFFFFFF)
+        ctx.set(dut.clear, 1)
+        ctx.set(dut.busy, 1)
+        await ctx.tick()
+        ctx.set(dut.clear, 0)
+        await wait_sweep(ctx, dut)
+        assert await bus.read(ctx, Register.TABLE_DATA.at(3)) == 0, "busy"
+        assert await bus.read(ctx, Register.N_READ.address) == 4
+        ctx.set(dut.busy, 0)
+        await bus.write(ctx, Register.IPV6.at(2), 0x12345678)
+        for register, index in words:
+            wanted = {Register.MTU: 1500}.get(register, 0)
+            if (register, index) == (Register.IPV6, 2):
+                wanted = 0x12345678
+            got = await bus.read(ctx, register.at(index))
+            assert got == wanted, f"{register.name}[{index}] is {got:#x}"
+        assert ctx.get(dut.config).ipv6 == 0x12345678 << 64
+        assert await bus.read(ctx, Register.TABLE_DATA.at(3)) == 0xFFFFFFFF
 
     simulate(dut, bench)
 
@@ -456,7 +500,32 @@ def test_messages_close():
     simulate(dut, bench)
 
 
-@pytest.mark.parametrize("rate", (0.02, 1.0))
+def strobes(rng, outcomes, rate):
+    """A cycle's strobes of each source: those alone by chance, of the outcomes at most one. An
+    outcome often stays for long, for the most that its count must hold."""
+    vectors = []
+    for number, source in enumerate(SOURCES):
+        chosen = sum((rng.random() < rate) << counter for counter in sorted(source.alone))
+        if source.outcomes and rng.random() < rate:
+            if rng.random() < 0.01:
+                outcomes[number] = rng.choice(source.outcomes)
+            chosen |= 1 << outcomes[number]
+        vectors.append(chosen)
+    return vectors
+
+
+async def read_counter(ctx, dut, index):
+    ctx.set(dut.read.index, index)
+    ctx.set(dut.read.request, 1)
+    (low,) = await until(ctx, dut.read.low, dut.read.value)
+    assert ctx.get(dut.read.done), "in the cycle after the low word"
+    high = ctx.get(dut.read.value)
+    await ctx.tick()
+    ctx.set(dut.read.request, 0)
+    return high << 32 | low
+
+
+@pytest.mark.parametrize("rate", (0.1, 1.0))
 def test_counters(rate):
     """Strobes of all sources in any cycles: none lost, none twice, and each read is up to date."""
     seed = int(100 * rate)
@@ -464,61 +533,84 @@ def test_counters(rate):
     dut = EventCounters(SOURCES)
     totals = [0] * len(Counter)
     width = len(Counter)
-    finished = False
+    outcomes = [source.outcomes[0] if source.outcomes else None for source in SOURCES]
+    reading, counting = True, True
 
     async def count(ctx):
-        nonlocal finished
+        nonlocal counting
         while ctx.get(dut.busy):
             await ctx.tick()
-        for _ in range(1200):
-            for vector in dut.events:
-                chosen = (1 << width) - 1
-                if rate < 1:
-                    chosen = sum((rng.random() < rate) << i for i in range(width))
+        while reading:
+            for vector, chosen in zip(dut.events, strobes(rng, outcomes, rate), strict=True):
                 ctx.set(vector, chosen)
                 for i in range(width):
                     totals[i] += chosen >> i & 1
             await ctx.tick()
         for vector in dut.events:
             ctx.set(vector, 0)
-        finished = True
-
-    async def read(ctx, index):
-        ctx.set(dut.read.index, index)
-        ctx.set(dut.read.request, 1)
-        (value,) = await until(ctx, dut.read.done, dut.read.value)
-        ctx.set(dut.read.request, 0)
-        # The bus needs a few cycles between reads.
-        await ctx.tick().repeat(rng.randint(4, 8))
-        return value
+        counting = False
 
     async def readers(ctx):
+        nonlocal reading
         while ctx.get(dut.busy):
             await ctx.tick()
-        for _ in range(80):
+        for _ in range(30):
             index = rng.randrange(width)
             before = totals[index]
-            value = await read(ctx, index)
-            assert before - SOURCES <= value <= totals[index], f"seed {seed}: {Counter(index)!r}"
-        while not finished:
+            value = await read_counter(ctx, dut, index)
+            assert before <= value <= totals[index], f"seed {seed}: {Counter(index)!r}"
+            # Of any age of a sweep, and none.
+            await ctx.tick().repeat(rng.choice((4, 5, 60, 130, 300)))
+        reading = False
+        while counting:
             await ctx.tick()
         await ctx.tick()
-        for index in (*range(width), *rng.choices(range(width), k=20)):
-            value = await read(ctx, index)
+        for index in range(width):
+            value = await read_counter(ctx, dut, index)
             assert value == totals[index], f"seed {seed}: {Counter(index)!r}"
-        assert await read(ctx, 63) == 0
+        assert await read_counter(ctx, dut, 63) == 0
 
     simulate(dut, count, readers)
 
 
+def test_counters_carry():
+    """From the low word into the high one, and no further."""
+    dut = EventCounters(SOURCES)
+    rows = dut.row_words
+
+    async def bench(ctx):
+        while ctx.get(dut.busy):
+            await ctx.tick()
+        for counter in (Counter.CQES, Counter.DROP_CRC, Counter.DROP_CQ_FULL):
+            ctx.set(rows[2 * counter], 0xFFFFFFFE)
+            ctx.set(rows[2 * counter + 1], 0x12345678)
+        ctx.set(dut.events[0], 1 << Counter.CQES | 1 << Counter.DROP_CRC)
+        ctx.set(dut.events[1], 1 << Counter.CQES | 1 << Counter.DROP_CQ_FULL)
+        await ctx.tick().repeat(3)
+        ctx.set(dut.events[0], 0)
+        ctx.set(dut.events[1], 0)
+        for counter in Counter:
+            wanted = {
+                Counter.CQES: 0x12345678_FFFFFFFE + 6,
+                Counter.DROP_CRC: 0x12345678_FFFFFFFE + 3,
+                Counter.DROP_CQ_FULL: 0x12345678_FFFFFFFE + 3,
+            }.get(counter, 0)
+            value = await read_counter(ctx, dut, counter)
+            assert value == wanted, f"{counter.name} is {value:#x}"
+
+    simulate(dut, bench)
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_snapshot(seed):
-    """Copies of one moment, while all goes on: equal counters are equal, and no strobe is lost."""
+    """Copies of one moment, while all goes on: equal counters are equal, an outcome is never
+    without its frame, and no strobe is lost."""
     rng = random.Random(f"snapshot {seed}")
     dut = EventCounters(SOURCES)
     width = len(Counter)
-    # Counters of a group get the same strobes, so that their copies of one cycle are equal.
-    groups = [range(start, width, 3) for start in range(3)]
+    # Those of the last source come together; the first two's RX_FRAMES comes with each outcome.
+    together = sorted(SOURCES[2].alone - SOURCES[0].alone)
+    ended = [number for outcomes in OUTCOMES for number in outcomes]
     totals = [0] * width
     finished = False
 
@@ -527,11 +619,13 @@ def test_snapshot(seed):
         while ctx.get(dut.busy):
             await ctx.tick()
         while not finished:
-            for vector in dut.events:
+            for number, (vector, chance) in enumerate(zip(dut.events, (1, 0.5, 0.3), strict=True)):
                 chosen = 0
-                for group, chance in zip(groups, (1, 0.5, 0.05), strict=True):
-                    if rng.random() < chance:
-                        chosen |= sum(1 << item for item in group)
+                if rng.random() < chance:
+                    if number < 2:
+                        chosen = 1 << Counter.RX_FRAMES | 1 << rng.choice(OUTCOMES[number])
+                    else:
+                        chosen = sum(1 << item for item in together)
                 ctx.set(vector, chosen)
                 for item in range(width):
                     totals[item] += chosen >> item & 1
@@ -541,9 +635,12 @@ def test_snapshot(seed):
         finished = False
 
     async def copied(ctx, index):
-        ctx.set(dut.snapshot.index, index)
-        await ctx.tick().repeat(2)
-        return ctx.get(dut.snapshot.value)
+        words = []
+        for word in range(2):
+            ctx.set(dut.snapshot.index, 2 * index + word)
+            await ctx.tick().repeat(2)
+            words.append(ctx.get(dut.snapshot.value))
+        return words[1] << 32 | words[0]
 
     async def bench(ctx):
         nonlocal finished
@@ -551,34 +648,43 @@ def test_snapshot(seed):
             await ctx.tick()
         for index in range(64):
             assert await copied(ctx, index) == 0, "before the first snapshot"
-        for _ in range(10):
+        for _ in range(8):
             await ctx.tick().repeat(rng.choice((1, 3, rng.randrange(100))))
             before = list(totals)
             ctx.set(dut.snapshot.request, 1)
             await until(ctx, dut.snapshot.done)
             ctx.set(dut.snapshot.request, 0)
             after = list(totals)
-            if rng.random() < 0.3:
+            if rng.random() < 0.2:
                 continue
             values = [await copied(ctx, index) for index in range(64)]
-            for group in groups:
-                of_group = {values[item] for item in group}
-                assert len(of_group) == 1, f"seed {seed}: not of one cycle: {of_group}"
-                value = of_group.pop()
-                assert before[group[0]] - SOURCES <= value <= after[group[0]], f"seed {seed}"
+            assert len({values[item] for item in together}) == 1, f"seed {seed}: not of one cycle"
+            frames = values[Counter.RX_FRAMES]
+            assert sum(values[item] for item in ended) == frames, f"seed {seed}: not of one cycle"
+            assert all(
+                a <= b <= c for a, b, c in zip(before, values[:width], after, strict=True)
+            ), f"seed {seed}"
             assert not any(values[width:])
         finished = True
         while finished:
             await ctx.tick()
         for index in range(width):
-            ctx.set(dut.read.index, index)
-            ctx.set(dut.read.request, 1)
-            (value,) = await until(ctx, dut.read.done, dut.read.value)
-            ctx.set(dut.read.request, 0)
-            await ctx.tick().repeat(5)
+            value = await read_counter(ctx, dut, index)
             assert value == totals[index], f"seed {seed}: {Counter(index)!r}"
 
     simulate(dut, count, bench)
+
+
+def test_event_sources():
+    """What a source cannot be."""
+    with pytest.raises(ValueError, match=r"both have .*DROP_CRC"):
+        EventSource(frozenset({Counter.DROP_CRC}), range(4, 19))
+    with pytest.raises(ValueError, match="without gaps"):
+        EventSource(outcomes=range(4, 19, 2))
+    with pytest.raises(ValueError, match="at least 1"):
+        EventCounters(())
+    with pytest.raises(ValueError, match="two sources"):
+        EventCounters((*SOURCES, EventSource(outcomes=range(18, 20))))
 
 
 def test_counters_on_the_bus():
@@ -588,11 +694,11 @@ def test_counters_on_the_bus():
 
     async def bench(ctx):
         await wait_sweep(ctx, dut)
-        ctx.set(dut.events[0], 1 << Counter.CQES)
-        ctx.set(dut.events[2], 1 << Counter.CQES | 1 << Counter.RX_FRAMES)
+        ctx.set(dut.events[0], 1 << Counter.CQES | 1 << Counter.DROP_CRC)
+        ctx.set(dut.events[1], 1 << Counter.CQES | 1 << Counter.RX_FRAMES)
         await ctx.tick().repeat(100)
         ctx.set(dut.events[0], 0)
-        ctx.set(dut.events[2], 0)
+        ctx.set(dut.events[1], 0)
         assert await bus.read_counter(ctx, Counter.CQES) == 200
         assert await bus.read_counter(ctx, Counter.RX_FRAMES) == 100
         assert await bus.read_counter(ctx, Counter.TX_FRAMES) == 0
@@ -601,11 +707,17 @@ def test_counters_on_the_bus():
         await ctx.tick()
         ctx.set(dut.events[1], 0)
         for counter in Counter:
-            wanted = {Counter.CQES: 200, Counter.RX_FRAMES: 100}.get(counter, 0)
+            wanted = {Counter.CQES: 200, Counter.RX_FRAMES: 100, Counter.DROP_CRC: 100}.get(
+                counter, 0
+            )
             got = await bus.read(ctx, Register.SNAPSHOT_LOW.at(counter))
             assert got == wanted, f"{counter.name} in the snapshot is {got}, not {wanted}"
             assert await bus.read(ctx, Register.SNAPSHOT_HIGH.at(counter)) == 0
         assert await bus.read_counter(ctx, Counter.CQES) == 201
+        # In both banks.
+        ctx.set(dut.events[0], 1 << Counter.DROP_CRC)
+        assert await bus.read_counter(ctx, Counter.TX_FRAMES) == 0
+        ctx.set(dut.events[0], 0)
         ctx.set(dut.clear, 1)
         ctx.set(dut.busy, 1)
         await ctx.tick()
@@ -616,9 +728,11 @@ def test_counters_on_the_bus():
         await wait_sweep(ctx, dut)
         ctx.set(dut.busy, 0)
         assert await bus.read(ctx, Register.STATUS.address) == 0
-        for counter in Counter:
-            assert await bus.read_counter(ctx, counter) == 0, counter.name
-            assert await bus.read(ctx, Register.SNAPSHOT_LOW.at(counter)) == 0, counter.name
+        assert await bus.read_counter(ctx, Counter.DROP_CRC) == 0
+        for _ in range(2):
+            for counter in Counter:
+                assert await bus.read(ctx, Register.SNAPSHOT_LOW.at(counter)) == 0, counter.name
+            await bus.write(ctx, Register.COUNTERS_SNAPSHOT.address, 0)
 
     simulate(dut, bench)
 

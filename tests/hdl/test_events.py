@@ -8,9 +8,14 @@ from receive_bench import HostMemory, make_rng, put_stream, run, take, value_of
 
 from uwarp.contract import EVENT, Counter, EventType, Parameters
 from uwarp_hdl.iwarp.events import EventUnit, FullQueues
+from uwarp_hdl.layouts import ReceivedTerminate
 
 RING = 0x4_0000_0FC0
 CLIENTS = 3
+#: The lower part of the time in an event begins anew soon after.
+START = (5 << 39) - 0x2000
+STEP = 64
+TERMINATE = ReceivedTerminate.as_shape()
 
 
 class EventBench:
@@ -23,24 +28,29 @@ class EventBench:
         self.memory = HostMemory(self.dut.write, rng, stall, delay)
         self.taken = []
         self.counts = Tally()
-        self.time = 0
+        self.time = START
 
     async def clock(self, ctx):
         dut = self.dut
         ports = [
             signal
-            for port in dut.requests
+            for port in (*dut.requests, dut.terminates)
             for signal in (port.valid & port.ready, value_of(port.payload))
         ]
         while True:
             _, _, events, written, *requests = await ctx.tick().sample(
                 dut.events, dut.written, *ports
             )
-            self.time += 1
+            self.time += STEP
             ctx.set(dut.time, self.time)
-            for taken, request in zip(requests[::2], requests[1::2], strict=True):
+            *others, is_terminate, terminate = requests
+            for taken, request in zip(others[::2], others[1::2], strict=True):
                 if taken:
-                    self.taken.append((request & 0xFF, request >> 8))
+                    self.taken.append((request & 0xFF, request >> 8, 0, 0, 0, 0))
+            if is_terminate:
+                fields = TERMINATE.from_bits(terminate)
+                told = [getattr(fields, name) for name, _ in TERMINATE]
+                self.taken.append((EventType.TERMINATE, *told))
             assert not events & ~(1 << Counter.EVENTS | 1 << Counter.EVENTS_LOST)
             for counter in (Counter.EVENTS, Counter.EVENTS_LOST):
                 self.counts[counter] += events >> counter & 1
@@ -63,10 +73,17 @@ class EventBench:
             await ctx.tick()
 
     def entry(self, index, log2):
-        place = RING + 16 * (index % (1 << log2))
+        place = RING + EVENT.size * (index % (1 << log2))
         octets = self.memory.read(place, EVENT.size)
         assert None not in octets, f"entry {index} has not been written"
         return EVENT.unpack(bytes(octets))
+
+    @staticmethod
+    def told(entry):
+        """As in ``taken``."""
+        return (
+            entry.type, entry.number, entry.msn, entry.source_ip, entry.source_port, entry.code,
+        )  # fmt: skip
 
     def run(self, script, *beside, max_cycles=20_000):
         background = [self.clock, self.memory.serve, *beside]
@@ -83,7 +100,7 @@ def test_full_wrap_and_phase(log2, stall):
     # The largest ring is not filled: its consumer index starts behind 0, for room of two events.
     room = size if log2 < 15 else 2
     behind = size - room
-    waiting = [deque() for _ in range(CLIENTS)]
+    waiting = [deque() for _ in range(CLIENTS + 1)]
 
     def client(index):
         async def process(ctx):
@@ -91,7 +108,12 @@ def test_full_wrap_and_phase(log2, stall):
                 while not waiting[index]:
                     await ctx.tick()
                 item = {"type": rng.choice(list(EventType)), "number": rng.getrandbits(16)}
-                await put_stream(ctx, bench.dut.requests[index], [item], rng, stall)
+                port = bench.dut.terminates
+                if index < CLIENTS:
+                    port = bench.dut.requests[index]
+                else:
+                    item = {name: rng.getrandbits(item.width) for name, item in TERMINATE}
+                await put_stream(ctx, port, [item], rng, stall)
                 waiting[index].popleft()
 
         return process
@@ -100,7 +122,7 @@ def test_full_wrap_and_phase(log2, stall):
         """Returns, when each is written or lost, what was raised."""
         begin = len(bench.taken)
         for number in range(count):
-            waiting[number % CLIENTS].append(number)
+            waiting[number % len(waiting)].append(number)
         await bench.settle(ctx, begin + count)
         return bench.taken[begin:]
 
@@ -117,27 +139,29 @@ def test_full_wrap_and_phase(log2, stall):
             first = lap * room
             await consume(ctx, first)
             lost = bench.counts[Counter.EVENTS_LOST]
+            lap_began = bench.time
             raised = await raise_events(ctx, room + 3)
             assert bench.counts[Counter.EVENTS_LOST] == lost + 3, f"lap {lap}"
             times = []
             for index in range(first, first + room):
                 got = bench.entry(index, log2)
-                assert (got.type, got.number) == raised[index - first], f"entry {index}"
+                assert bench.told(got) == raised[index - first], f"entry {index}"
                 assert got.phase == 1 - (index >> log2 & 1), f"phase of entry {index}"
-                times.append(got.time)
-            assert times == sorted(times) and times[-1] <= bench.time
+                times.append((got.time_high << 31 | got.time_low) << 8)
+            assert times == sorted(times)
+            assert lap_began <= times[0] + 0x100 and times[-1] <= bench.time
         assert bench.counts[Counter.EVENTS] == bench.counts["written"] == 3 * room
         # A write of EVENT_RING clears both indices: entry 0 again, with phase 1.
         await bench.set_ring(ctx, log2)
         (raised,) = await raise_events(ctx, 1)
         got = bench.entry(0, log2)
-        assert (got.type, got.number, got.phase) == (*raised, 1)
+        assert (bench.told(got), got.phase) == (raised, 1)
         await bench.set_ring(ctx, log2, enabled=0)
         lost = bench.counts[Counter.EVENTS_LOST]
         await raise_events(ctx, 2)
         assert bench.counts[Counter.EVENTS_LOST] == lost + 2
 
-    bench.run(script, *(client(index) for index in range(CLIENTS)))
+    bench.run(script, *(client(index) for index in range(CLIENTS + 1)))
 
 
 def test_configured_anew_among_events():
@@ -183,7 +207,7 @@ def test_an_event_that_memory_refuses():
     """Nothing more comes of it (section 8.3): it counts as written, and the next follows."""
     rng = make_rng(420)
     bench = EventBench(rng)
-    bench.memory.faulty = [range(RING, RING + 16)]
+    bench.memory.faulty = [range(RING, RING + EVENT.size)]
 
     async def script(ctx):
         await bench.set_ring(ctx, 2)
@@ -198,7 +222,7 @@ def test_an_event_that_memory_refuses():
 
 
 def test_rate():
-    """Events of all clients in turn: one in 5 cycles."""
+    """Events of all clients in turn: one in 6 cycles."""
     rng = make_rng(430)
     bench = EventBench(rng, delay=lambda: 100)
 
@@ -208,8 +232,8 @@ def test_rate():
             ctx.set(port.payload, {"type": EventType.CQ_FULL, "number": index})
             ctx.set(port.valid, 1)
         await ctx.tick().repeat(300)
-        assert len(bench.taken) >= 300 // 5 - 1
-        assert [number for _, number in bench.taken] == [
+        assert len(bench.taken) >= 300 // 6 - 1
+        assert [number for _, number, *_ in bench.taken] == [
             index % CLIENTS for index in range(len(bench.taken))
         ]
 

@@ -139,9 +139,7 @@ class ReadBench(ReceiverBench):
         await self.settle(ctx, sum(message is not None for message in self.rule.trackers))
         check(self, self.rule)
         assert self.answers == self.rule.answers
-        assert [{name: getattr(r, name) for name, _ in r.shape()} for r in self.requests] == (
-            self.rule.requests
-        )
+        assert self.requests == self.rule.requests
 
     async def pass_ticks(self, ctx, ticks):
         """Messages that have been silent for their timeout close."""

@@ -41,13 +41,15 @@ class HoldCheck:
 
 
 @pytest.mark.parametrize(
-    ("depth", "direct"),
-    [(depth, True) for depth in (2, 3, 4, 5, 16, 33, 64, 65, 80)]
-    + [(depth, False) for depth in (2, 3, 4, 16, 33)],
+    ("depth", "options"),
+    [(depth, {}) for depth in (2, 3, 4, 5, 16, 33, 64, 65, 80)]
+    + [(depth, {"direct": False}) for depth in (2, 3, 4, 16, 33)]
+    + [(depth, {"registered": False}) for depth in (2, 3, 16)],
 )
 @pytest.mark.parametrize("seed", [SEED, SEED + 1])
-def test_queue(depth, direct, seed):
-    dut = Queue(16, depth, direct=direct)
+def test_queue(depth, options, seed):
+    dut = Queue(16, depth, **options)
+    direct = options.get("direct", True)
     in_block_ram = 16 * depth > 1024 or not direct
 
     async def bench(ctx):
@@ -79,10 +81,13 @@ def test_queue(depth, direct, seed):
     simulate(dut, bench)
 
 
-@pytest.mark.parametrize("depth", [2, 3, 4, 5, 16, 33])
+@pytest.mark.parametrize(
+    ("depth", "registered"),
+    [(depth, True) for depth in (2, 3, 4, 5, 16, 33)] + [(2, False), (16, False)],
+)
 @pytest.mark.parametrize("filled", [0, 1, 2])
-def test_queue_takes_and_gives_in_every_cycle(depth, filled):
-    dut = Queue(16, depth)
+def test_queue_takes_and_gives_in_every_cycle(depth, registered, filled):
+    dut = Queue(16, depth, registered=registered)
 
     async def bench(ctx):
         sent, got = 0, []

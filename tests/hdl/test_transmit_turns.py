@@ -6,7 +6,7 @@ import pytest
 from transmit_bench import WRITE_RECORD
 from turns_bench import PEER, PEER6, READ, TurnsBench
 
-from uwarp.contract import TICK_CYCLES, QpState
+from uwarp.contract import TICK_CYCLES, CloseTarget, QpState
 from uwarp.wire import wire_octets
 
 
@@ -176,6 +176,26 @@ def test_reset_discards_responses():
         await bench.until(lambda: len(bench.frames) == sent + 9)
         got = sorted(bench.frames[sent:])
         bench.check_frames(got, sorted(frame for frames in expected for frame in frames))
+
+    bench.run(script)
+
+
+def test_closing_is_done_when_the_last_response_is_dropped_just_then():
+    """The only one that waits, in whatever cycle its turn comes."""
+    bench = TurnsBench(650, n_read=4)
+    bench.set_qp(0, state=QpState.RTR)
+
+    async def script(bench):
+        ctx, dut = bench.ctx, bench.dut
+        for phase in range(8):
+            bench.request(0, 0, 500)
+            await bench.until(lambda: not bench.requests)
+            await bench.idle(20 + phase)
+            ctx.set(dut.close, {"active": 1, "target": CloseTarget.QP, "row": 0})
+            await bench.until(lambda: ctx.get(dut.close_done), 100)
+            ctx.set(dut.close.active, 0)
+            await bench.idle(3)
+        assert not bench.frames
 
     bench.run(script)
 

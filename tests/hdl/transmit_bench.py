@@ -27,6 +27,7 @@ from uwarp_hdl.iwarp.transmit import TransmitPath
 from uwarp_hdl.layouts import CreditOperation
 
 WRITE, SEND, WRITE_RECORD, SEND_IMMEDIATE = 0x0, 0x3, 0xC, 0xE
+TERMINATE = 0x7
 HEADERS = {WRITE: 14, SEND: 18, WRITE_RECORD: 30, SEND_IMMEDIATE: 22}
 TAGGED = (WRITE, WRITE_RECORD)
 SIGNALED, SOLICITED, IMMEDIATE = WqeFlag.SIGNALED, WqeFlag.SOLICITED, WqeFlag.IMMEDIATE
@@ -166,6 +167,13 @@ class Reads:
         bench.set(self.port.beats.valid, offer)
 
 
+def is_terminate(frame):
+    """Of a frame that is sent."""
+    tag = 4 * (frame[12:14] == b"\x81\x00")
+    ipv6 = 20 * (frame[12 + tag : 14 + tag] == b"\x86\xdd")
+    return frame[43 + tag + ipv6] & 15 == TERMINATE
+
+
 class Bench:
     """Everything around the transmit path. ``stall`` is the probability of each side's stalls."""
 
@@ -189,7 +197,7 @@ class Bench:
         self.completions = []
         self.dma_events = []
         self.now = 0
-        self.events = 0
+        self.lost_events = 0
         self.refused = 0
         self.must_be_valid = False
         self.wire_free = 0
@@ -386,6 +394,10 @@ class Bench:
                 begin = self.begins if late else self.wire_free
                 self.wire_free = begin + (len(self.partial) + 24) / 8
                 self.partial, self.offered, self.begins = b"", None, None
+        if ended and is_terminate(self.frames[-1]):
+            ended |= 1 << Counter.TX_TERMINATES - Counter.TX_FRAMES
+        self.lost_events += events >> Counter.EVENTS_LOST & 1
+        events &= ~(1 << Counter.EVENTS_LOST)
         assert events == (ended << Counter.TX_FRAMES), f"{events=:#x} {ended=}"
         self.must_be_valid = tx_valid and not ended
         if self.wire:

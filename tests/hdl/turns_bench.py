@@ -17,18 +17,29 @@ OWN6 = 0xFE80 << 112 | 1
 
 
 class TurnsBench(Bench):
-    """Requests and openings of Reads as well. ``opens`` answers openings, ``None`` does not."""
+    """Requests and openings of Reads as well. ``opens`` answers openings, ``None`` does not.
+    ``told`` are the Terminates that came, taken while ``tells``."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.requests = deque()
         self.openings = []
         self.opens = True
+        self.told = []
+        self.tells = True
         self._answers = deque()
 
     async def cycle(self):
         ctx, dut = self.ctx, self.dut
-        ctx.set(dut.requests.valid, bool(self.requests) and bool(ctx.get(dut.read_room)))
+        # One that came needs no room.
+        room = bool(self.requests) and (
+            bool(self.requests[0].get("terminate")) or bool(ctx.get(dut.read_room))
+        )
+        ctx.set(dut.requests.valid, room)
+        tells = self.tells and not self.stalls()
+        ctx.set(dut.terminates.ready, tells)
+        if tells and ctx.get(dut.terminates.valid):
+            self.told.append(ctx.get(dut.terminates.payload))
         if self.requests:
             ctx.set(dut.requests.payload, self.requests[0])
         ctx.set(dut.read_openings.ready, 1)

@@ -2,47 +2,78 @@
 
 ::
 
-    events[*] --> accumulator of each counter --> visit: memory + accumulator --> memory
-                          |                                      |
-                          |                                      +--> read (64 bits)
-                          +--> latch --> sweep: memory + latched ---> copy
+    outcomes --> code --> two banks of counts --+
+                                                +--> sweep: memory + count --> memory, copy
+    alone ----> count, latched at the swap -----+                        |
+                                                                         +--> read (32 bits)
 
-One counter is visited a cycle: its accumulator is emptied into its row. A read is a visit between
-them, once its row is not in the pipeline, so it holds every event up to the cycle before the visit.
-It takes 8 to 12 cycles, and other visits wait.
+What a unit counts in turns goes, one count a cycle, to the bank in use, in LUT RAM; what it may
+count beside that, to a counter of its own. A *swap* gives all counts of one cycle to a sweep, which
+adds them to their rows, a word of 32 bits a cycle, while the next ones come in.
 
-A snapshot begins between two rounds of visits: it latches all accumulators in one cycle, then
-writes the sums to the copy, while none is emptied. It takes up to 200 cycles; a read waits.
+A read takes a swap of its own and is the first that its sweep comes to: it holds every event up to
+the cycle of the swap. It takes 11 cycles, after the end of the sweep at work if there is one,
+132 cycles at most. The sweep of a snapshot writes the copy, too: 140 cycles, or 270.
 """
 
-from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from itertools import pairwise
+from operator import or_
+
+from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import memory, wiring
 from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import Counter, Register
 
-__all__ = ["CounterReadSignature", "EventCounters", "SnapshotSignature"]
+__all__ = ["CounterReadSignature", "EventCounters", "EventSource", "SnapshotSignature"]
 
 _ROWS = Register.COUNTERS_LOW.value.count
 
-#: Cycles within which each counter is visited: its turn, the reads between, and a snapshot. A read
-#: takes 15 cycles or more on the bus and keeps off at most 10 visits.
-_VISIT_CYCLES = 3 * len(Counter) + _ROWS + 16
+#: Of a row, from the least significant one.
+_WORDS = 2
 
-#: Accumulators of which one is chosen in a cycle.
-_GROUP = 8
+#: Cycles from one swap to the next at most, with a margin.
+_SWAP_CYCLES = 208
+
+
+@dataclass(frozen=True)
+class EventSource:
+    """What a unit counts; its strobes of other counters are not looked at.
+
+    Attributes
+    ----------
+    outcomes : range
+        Numbers of counters of which it strobes at most one in a cycle.
+    alone : frozenset of Counter
+        Those that it may strobe in any cycle, whatever else it does.
+    """
+
+    alone: frozenset[Counter] = frozenset()
+    outcomes: range = field(default=range(0))
+
+    def __post_init__(self) -> None:
+        if self.outcomes.step != 1:
+            raise ValueError(f"outcomes is {self.outcomes}; it takes numbers without gaps")
+        both = sorted(counter for counter in self.alone if counter in self.outcomes)
+        if both:
+            raise ValueError(f"alone and outcomes both have {both[0]!r}")
 
 
 class CounterReadSignature(wiring.Signature):
-    """``request`` and ``index`` are held until ``done``, a strobe; ``value`` comes with it."""
+    """``request`` and ``index`` are held until ``done``, a strobe. ``value`` is the low word with
+    ``low``, a strobe in the cycle before, and the high word with ``done``."""
 
     def __init__(self) -> None:
         super().__init__(
             {
                 "request": Out(1),
                 "index": Out(range(_ROWS)),
+                "low": In(1),
                 "done": In(1),
-                "value": In(64),
+                "value": In(32),
             }
         )
 
@@ -50,7 +81,8 @@ class CounterReadSignature(wiring.Signature):
 class SnapshotSignature(wiring.Signature):
     """``request`` is held until ``done``, a strobe, with which all counters have been copied.
 
-    ``value`` is the copy of counter ``index`` of two cycles before, 0 before the first snapshot.
+    ``value`` is the copy of word ``index`` of two cycles before, 0 before the first snapshot: words
+    2 i and 2 i + 1 are the low and the high half of counter i.
     """
 
     def __init__(self) -> None:
@@ -58,38 +90,144 @@ class SnapshotSignature(wiring.Signature):
             {
                 "request": Out(1),
                 "done": In(1),
-                "index": Out(range(_ROWS)),
-                "value": In(64),
+                "index": Out(range(_WORDS * _ROWS)),
+                "value": In(32),
             }
         )
 
 
-class EventCounters(wiring.Component):
-    """Count strobes of several sources, each and all in any cycle, without loss.
+class _OutcomeBanks(wiring.Component):
+    """Counts of strobes of which at most one comes in a cycle, in two banks of LUT RAM.
+
+    A strobe is counted two cycles after it came, in the bank that was in use in the cycle before.
 
     Parameters
     ----------
-    sources : int
+    outcomes : range
+        Counters.
+    width : int
+        Of a count.
+
+    Members
+    -------
+    events : In(len(outcomes))
+    swap : In(1)
+        After this cycle the other bank is in use; in the next, what is taken is not yet whole.
+    index : In(range(_ROWS))
+        A counter: ``count`` is that of the bank which is not in use, if ``take``.
+    take : In(1)
+        The count taken is set to 0.
+    clear : In(1)
+        Whatever counter has that number, modulo the bank's size, is set to 0.
+    count : Out(width)
+        A cycle later; 0 without ``take``, and for a counter that is not one of these.
+    """
+
+    def __init__(self, outcomes: range, width: int) -> None:
+        self._outcomes = outcomes
+        self._width = width
+        super().__init__(
+            {
+                "events": In(len(outcomes)),
+                "swap": In(1),
+                "index": In(range(_ROWS)),
+                "take": In(1),
+                "clear": In(1),
+                "count": Out(width),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        # The numbers follow each other, so that they differ modulo the depth.
+        depth = 1 << (len(self._outcomes) - 1).bit_length()
+        numbered = zip(self._outcomes, self.events, strict=True)
+        strobe = Signal()
+        code = Signal(range(depth))
+        m.d.sync += [
+            strobe.eq(self.events.any()),
+            code.eq(reduce(or_, (Mux(event, number % depth, 0) for number, event in numbered))),
+        ]
+        # A count is read and, in the next cycle, written: the one that is being written goes past
+        # the memory if its counter is next, too.
+        bank = Signal()
+        with m.If(self.swap):
+            m.d.sync += bank.eq(~bank)
+        is_ours = Signal()
+        counts = []
+        read = Signal(self._width)
+        more = Signal(self._width)
+        written = Signal(self._width)
+        written_code = Signal(range(depth))
+        written_bank = Signal()
+        writes = Signal()
+        is_same = Signal()
+        for number in range(2):
+            counted = memory.Memory(shape=self._width, depth=depth, init=[])
+            m.submodules[f"bank{number}"] = counted
+            get, put = counted.read_port(domain="comb"), counted.write_port()
+            in_use = written_bank == number
+            m.d.comb += [
+                get.addr.eq(Mux(bank == number, code, self.index)),
+                put.addr.eq(Mux(in_use, written_code, self.index)),
+                put.data.eq(Mux(in_use, more, 0)),
+                put.en.eq(Mux(in_use, writes, is_ours | self.clear)),
+            ]
+            counts.append(get.data)
+        m.d.comb += [
+            is_ours.eq(
+                self.take & (self.index >= self._outcomes[0]) & (self.index <= self._outcomes[-1])
+            ),
+            more.eq(Mux(is_same, written, read) + 1),
+        ]
+        m.d.sync += [
+            read.eq(Mux(bank, counts[1], counts[0])),
+            written.eq(more),
+            written_code.eq(code),
+            written_bank.eq(bank),
+            writes.eq(strobe),
+            is_same.eq(writes & (written_code == code) & (written_bank == bank)),
+        ]
+        m.d.sync += self.count.eq(Mux(is_ours, Mux(bank, counts[0], counts[1]), 0))
+        return m
+
+
+class EventCounters(wiring.Component):
+    """Count strobes of several sources, each in any cycle, without loss.
+
+    Parameters
+    ----------
+    sources : Sequence[EventSource]
         Vectors of strobes.
 
     Members
     -------
-    events : In(len(Counter)).array(sources)
-        Bit i adds one to counter i.
+    events : In(len(Counter)).array(len(sources))
+        Bit i adds one to counter i; not to be relied on while ``busy``.
     read : In(CounterReadSignature())
         Numbers beyond the last counter read as 0.
     snapshot : In(SnapshotSignature())
     busy : Out(1)
         The counters are being cleared after a reset; a read waits, and so does a snapshot.
+
+    Attributes
+    ----------
+    row_words : memory.MemoryData
+        For simulation: the low and the high word of each counter as of the last sweep.
     """
 
-    def __init__(self, sources: int) -> None:
-        if sources < 1:
-            raise ValueError(f"sources is {sources}; it takes at least 1")
-        self._sources = sources
+    def __init__(self, sources: Sequence[EventSource]) -> None:
+        if not sources:
+            raise ValueError("sources is empty; it takes at least 1")
+        numbers = [number for source in sources for number in source.outcomes]
+        for number in numbers:
+            if numbers.count(number) > 1:
+                raise ValueError(f"outcomes of two sources have {Counter(number)!r}; it takes one")
+        self._sources = tuple(sources)
+        self.row_words = memory.MemoryData(shape=32, depth=_WORDS * _ROWS, init=[])
         super().__init__(
             {
-                "events": In(len(Counter)).array(sources),
+                "events": In(len(Counter)).array(len(self._sources)),
                 "read": In(CounterReadSignature()),
                 "snapshot": In(SnapshotSignature()),
                 "busy": Out(1, init=1),
@@ -98,136 +236,143 @@ class EventCounters(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        count = len(Counter)
-        m.submodules.rows = rows = memory.Memory(shape=64, depth=_ROWS, init=[])
-        m.submodules.copies = copies = memory.Memory(shape=64, depth=_ROWS, init=[])
+        depth = _WORDS * _ROWS
+        m.submodules.rows = rows = memory.Memory(self.row_words)
+        m.submodules.copies = copies = memory.Memory(shape=32, depth=depth, init=[])
         get, put = rows.read_port(), rows.write_port()
         get_copy, put_copy = copies.read_port(), copies.write_port()
 
-        # A visit: chosen, row read, row and amount in registers, sum in one, written.
-        turn = Signal(range(_ROWS))
-        chosen = Signal(range(_ROWS))
-        served = Signal(3)  # the stage of the read's visit
-        stages = [Signal(range(_ROWS), name=f"index_{stage}") for stage in range(4)]
-        active = Signal(4)
-        copying = Signal(4)  # as ``active``, of a snapshot
-        visit = Signal()
-        is_read = Signal()
+        # A word of a sweep: decoded, read, in a register with its count, sum in one, written.
+        words = [Signal(range(depth), name=f"word_{stage}") for stage in range(5)]
+        active = Signal(4)  # of words 1 to 4
+        is_first = Signal(7)  # of the sweep for a read, from the cycle before it
+        copying = Signal(init=1)
+        age = Signal(range(_SWAP_CYCLES))
+        swap = Signal()
         sweep = Signal()
-        latch = Signal()
-        index = stages[0]
+        clear = Signal()
         read_wanted = Signal()
         snapshot_wanted = Signal()
-        # Of the read's row, a cycle before: it would be read old.
-        in_flight = Signal()
+        index, is_high = words[1][1:], words[1][0]
         m.d.sync += [
             read_wanted.eq(self.read.request & ~self.read.done),
             snapshot_wanted.eq(self.snapshot.request & ~self.snapshot.done),
-            in_flight.eq(Cat(active[i] & (stages[i] == self.read.index) for i in range(3)).any()),
             self.snapshot.done.eq(0),
+            is_first.eq(is_first << 1),
+            active.eq(sweep | active << 1),
+            age.eq(age + 1),
+            *(new.eq(old) for old, new in pairwise(words)),
         ]
-        is_last = turn == count - 1
-        with m.FSM(init="CLEAR"):
-            with m.State("CLEAR"):
-                with m.If(turn.all()):
-                    m.d.sync += self.busy.eq(0)
-                    m.next = "ROUNDS"
-            with m.State("ROUNDS"):
-                m.d.comb += visit.eq(1)
-                with m.If(snapshot_wanted & is_last):
-                    m.next = "DRAIN"
-                with m.Elif(read_wanted):
-                    m.next = "SETTLE"
+        with m.FSM(init="SWEEP"):
+            with m.State("SWAP"):
+                m.d.comb += swap.eq(1)
+                m.d.sync += [
+                    words[0].eq(Cat(Const(0, 1), self.read.index)),
+                    is_first[0].eq(read_wanted),
+                    copying.eq(snapshot_wanted),
+                    age.eq(0),
+                ]
+                m.next = "SETTLE"
             with m.State("SETTLE"):
-                m.next = "READ"
-            with m.State("READ"):
-                m.d.comb += [visit.eq(~in_flight), is_read.eq(~in_flight)]
-                with m.If(~in_flight):
-                    m.next = "ANSWER"
-            with m.State("ANSWER"):
-                with m.If(self.read.done):
-                    m.next = "ROUNDS"
+                m.d.sync += age.eq(0)
+                m.next = "SWEEP"
+            with m.State("SWEEP"):
+                m.d.comb += [
+                    sweep.eq(1),
+                    # One bank in the first half, the other in the second.
+                    clear.eq(self.busy),
+                    swap.eq(self.busy & (age == depth // 2 - 1)),
+                ]
+                m.d.sync += words[0].eq(words[0] + 1)
+                with m.If(age == depth - 1):
+                    m.next = "DRAIN"
             with m.State("DRAIN"):
                 with m.If(~active.any()):
-                    m.d.comb += latch.eq(1)
-                    m.next = "SWEEP"
-            with m.State("SWEEP"):
-                m.d.comb += sweep.eq(1)
-                with m.If(turn.all()):
-                    m.next = "FINISH"
-            with m.State("FINISH"):
-                with m.If(~copying.any()):
-                    m.d.sync += self.snapshot.done.eq(1)
-                    m.next = "ROUNDS"
-        m.d.comb += [
-            chosen.eq(Mux(is_read, self.read.index, turn)),
-            get.addr.eq(index),
-            # Never the row that is being written: since synthesis can see that, it does not add
-            # logic behind the memory for its sake.
-            get.en.eq(~self.busy & ~(active[3] & (stages[3] == index))),
-        ]
-        with m.If(self.busy | sweep):
-            m.d.sync += turn.eq(turn + 1)
-        with m.Elif(visit & ~is_read):
-            m.d.sync += turn.eq(Mux(is_last, 0, turn + 1))
+                    m.d.sync += [self.busy.eq(0), self.snapshot.done.eq(copying & ~self.busy)]
+                    m.next = "WAIT"
+            with m.State("WAIT"):
+                # The third at 192 cycles.
+                with m.If(read_wanted | snapshot_wanted | age[6]):
+                    m.next = "SWAP"
 
-        most = _VISIT_CYCLES * self._sources
-        accumulators = []
-        latched = []
-        for counter in Counter:
-            name = counter.name.lower()
-            strobes = Signal(range(self._sources + 1), name=f"strobes_{name}")
-            m.d.sync += strobes.eq(sum((vector[counter] for vector in self.events), Const(0, 1)))
-            accumulator = Signal(range(most + 1), name=f"accumulator_{name}")
-            emptied = Signal(name=f"emptied_{name}")
-            m.d.sync += [
-                emptied.eq(visit & (chosen == counter)),
-                accumulator.eq(Mux(emptied, 0, accumulator) + strobes),
-            ]
-            accumulators.append(accumulator)
-            latched.append(Signal.like(accumulator, name=f"latched_{name}"))
-        with m.If(latch):
-            m.d.sync += [old.eq(new) for old, new in zip(latched, accumulators, strict=True)]
-        with m.If(copying[0]):
-            m.d.sync += Cat(latched).eq(Cat(latched[1:]))
-        accumulators += [Const(0)] * (_ROWS - count)
-
-        # Of the accumulators one of each group, then of those one: a step in each cycle.
-        groups = []
-        for start in range(0, _ROWS, _GROUP):
-            group = Signal(range(most + 1), name=f"group_{start // _GROUP}")
-            m.d.sync += group.eq(Array(accumulators[start : start + _GROUP])[index % _GROUP])
-            groups.append(group)
-        copied = Signal(range(most + 1))
-        amount = Signal(range(most + 1))
-        row = Signal(64)
-        total = Signal(64)
-        written = Signal(64)
+        counts = self._count_outcomes(m, swap, index, active[0] & ~is_high, clear)
+        latched = self._count_alone(m, swap)
+        chosen = []
+        for counter, count in latched.items():
+            is_chosen = Signal(name=f"is_{counter.name.lower()}")
+            m.d.sync += is_chosen.eq(words[0] == _WORDS * counter)
+            chosen.append((is_chosen, count))
+        alone = Signal(max(len(count) for count in latched.values()) if latched else 1)
+        amount = Signal(max(len(count) for count in (alone, *counts)) + 1)
+        row = Signal(32)
+        written = Signal(33)
         m.d.sync += [
-            active.eq(visit | active << 1),
-            copying.eq(sweep | copying << 1),
-            stages[0].eq(chosen),
-            stages[1].eq(stages[0]),
-            stages[2].eq(stages[1]),
-            stages[3].eq(stages[2]),
-            copied.eq(latched[0]),
-            amount.eq(Mux(copying[1], copied, Array(groups)[stages[1] // _GROUP])),
+            alone.eq(reduce(or_, (Mux(*item, 0) for item in chosen), Const(0, 1))),
+            amount.eq(reduce(or_, counts, Const(0, 1)) + alone),
             row.eq(get.data),
-            served.eq(is_read | served << 1),
-            self.read.value.eq(total),
-            written.eq(total),
-            self.read.done.eq(served[2]),
+            # With a high word no amount comes, but the carry of its low one.
+            written.eq(row + (amount | (words[3][0] & written[32]))),
             self.snapshot.value.eq(get_copy.data),
         ]
+        with m.If(self.busy):
+            m.d.sync += written.eq(0)
         m.d.comb += [
-            total.eq(row + amount),
-            put.addr.eq(Mux(self.busy, turn, stages[3])),
-            put.data.eq(Mux(self.busy, 0, written)),
-            put.en.eq(self.busy | active[3]),
-            put_copy.addr.eq(put.addr),
-            put_copy.data.eq(put.data),
-            put_copy.en.eq(self.busy | copying[3]),
+            self.read.low.eq(is_first[5]),
+            self.read.done.eq(is_first[6]),
+            self.read.value.eq(written),
+            get.addr.eq(words[1]),
+            # Never the word that is being written: since synthesis can see that, it does not add
+            # logic behind the memory for its sake.
+            get.en.eq(~(active[3] & (words[4] == words[1]))),
+            put.addr.eq(words[4]),
+            put.data.eq(written),
+            put.en.eq(active[3]),
+            put_copy.addr.eq(words[4]),
+            put_copy.data.eq(written),
+            put_copy.en.eq(active[3] & copying),
             get_copy.addr.eq(self.snapshot.index),
             get_copy.en.eq(~put_copy.en),
         ]
         return m
+
+    def _count_outcomes(self, m, swap, index, take, clear):
+        """Counts of the outcomes at ``index``, a cycle later: at most one source's is not 0."""
+        counts = []
+        width = (_SWAP_CYCLES - 1).bit_length()
+        for number, (source, vector) in enumerate(zip(self._sources, self.events, strict=True)):
+            if not source.outcomes:
+                continue
+            banks = _OutcomeBanks(source.outcomes, width)
+            m.submodules[f"outcomes{number}"] = banks
+            m.d.comb += [
+                banks.events.eq(vector[source.outcomes.start : source.outcomes.stop]),
+                banks.swap.eq(swap),
+                banks.index.eq(index),
+                banks.take.eq(take),
+                banks.clear.eq(clear),
+            ]
+            counts.append(banks.count)
+        return counts
+
+    def _count_alone(self, m, swap):
+        """Counts, as of the last swap, of those counters that come beside others."""
+        latched = {}
+        for counter in Counter:
+            chosen = [
+                vector[counter]
+                for source, vector in zip(self._sources, self.events, strict=True)
+                if counter in source.alone
+            ]
+            if not chosen:
+                continue
+            name = counter.name.lower()
+            strobes = Signal(range(len(chosen) + 1), name=f"strobes_{name}")
+            count = Signal(range(_SWAP_CYCLES * len(chosen)), name=f"count_{name}")
+            total = Signal.like(count, name=f"total_{name}")
+            held = Signal.like(count, name=f"held_{name}")
+            m.d.comb += total.eq(count + strobes)
+            m.d.sync += [strobes.eq(sum(chosen, Const(0, 1))), count.eq(total)]
+            with m.If(swap):
+                m.d.sync += [count.eq(0), held.eq(total)]
+            latched[counter] = held
+        return latched

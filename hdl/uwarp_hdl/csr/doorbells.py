@@ -18,7 +18,7 @@ from amaranth.lib.wiring import In, Out
 from uwarp.contract import DOORBELL_BASE, DOORBELL_PAGE, Doorbell, Parameters
 
 from ..layouts import CQ_ROW, CqDoorbell, RingDoorbell
-from ..stream.queue import Queue, connect_streams
+from ..stream.queue import Queue
 from .bus import AccessSignature
 
 __all__ = ["DEPTH", "CqPost", "DoorbellPages"]
@@ -84,9 +84,24 @@ class DoorbellPages(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         access = self.access
-        m.submodules.send_queue = send = Queue(RingDoorbell, DEPTH)
-        m.submodules.receive_queue = receive = Queue(RingDoorbell, DEPTH)
-        m.submodules.completion_queue = completion = Queue(CqPost, DEPTH)
+        # Numbers are stored as wide as they get.
+        number_width = (self._parameters.n_qp - 1).bit_length()
+        ring_doorbell = data.StructLayout({"number": number_width, "index": 32, "reset": 1})
+        cq_doorbell = data.StructLayout(
+            {
+                "number": number_width,
+                "index": 32,
+                "arm": 1,
+                "solicited": 1,
+                "reset": 1,
+                "moderate": 1,
+            }
+        )
+        send, receive = (Queue(ring_doorbell, DEPTH, registered=False) for _ in range(2))
+        completion = Queue(cq_doorbell, DEPTH, registered=False)
+        m.submodules.send_queue = send
+        m.submodules.receive_queue = receive
+        m.submodules.completion_queue = completion
 
         page = Signal(range(self._parameters.n_qp))
         page_ahead = access.ahead[_PAGE_LOG2:] - (DOORBELL_BASE >> _PAGE_LOG2)
@@ -101,22 +116,28 @@ class DoorbellPages(wiring.Component):
         waits = Signal()
         m.d.sync += access.done.eq(access.request & ~access.done & ~waits)
         for queue, post, number, doorbells in (
-            (send, self.post_send, "qpn", (Doorbell.SQ_PRODUCER,)),
-            (receive, self.post_receive, "qpn", (Doorbell.RQ_PRODUCER,)),
+            (send, self.post_send, self.post_send.p.qpn, (Doorbell.SQ_PRODUCER,)),
+            (receive, self.post_receive, self.post_receive.p.qpn, (Doorbell.RQ_PRODUCER,)),
             (
                 completion,
                 self.post_completion,
-                "cq",
+                self.post_completion.p.cq,
                 (Doorbell.CQ_CONSUMER, Doorbell.CQ_ARM, Doorbell.CQ_ARM_SOLICITED),
             ),
         ):
-            connect_streams(m, post, queue.i)
+            item = queue.i.p
+            m.d.comb += [
+                item.number.eq(number),
+                *(item[name].eq(post.p[name]) for name, _ in item.shape() if name != "number"),
+                queue.i.valid.eq(post.valid),
+                post.ready.eq(queue.i.ready),
+            ]
             with m.If(Cat(rings[doorbell] for doorbell in doorbells).any()):
                 m.d.comb += [
                     queue.i.valid.eq(~self.busy),
-                    queue.i.payload.as_value().eq(0),
-                    queue.i.payload[number].eq(page),
-                    queue.i.payload.index.eq(access.data),
+                    item.as_value().eq(0),
+                    item.number.eq(page),
+                    item.index.eq(access.data),
                     waits.eq(~self.busy & ~queue.i.ready),
                 ]
                 with m.If(~waits):
@@ -127,11 +148,17 @@ class DoorbellPages(wiring.Component):
                 completion.i.payload.solicited.eq(solicited),
             ]
 
-        connect_streams(m, send.o, self.send)
-        connect_streams(m, receive.o, self.receive)
-        post = completion.o.payload
+        for queue, ring in ((send, self.send), (receive, self.receive)):
+            m.d.comb += [
+                ring.p.qpn.eq(queue.o.p.number),
+                ring.p.index.eq(queue.o.p.index),
+                ring.p.reset.eq(queue.o.p.reset),
+                ring.valid.eq(queue.o.valid),
+                queue.o.ready.eq(ring.ready),
+            ]
+        post = completion.o.p
         m.d.comb += [
-            self.completion.p.cq.eq(post.cq),
+            self.completion.p.cq.eq(post.number),
             self.completion.p.index.eq(post.index),
             self.completion.p.arm.eq(post.arm),
             self.completion.p.solicited.eq(post.solicited),

@@ -2,10 +2,12 @@
 
 ::
 
-    access --> address decoded --> word of an array --> word of all, effect --> value --> done
+    access --+--> address decoded --> words of what changes by itself, effect --+--> value --> done
+             +--> block RAM: constants, and all that was written ---------------+
 
-TABLE_DATA is kept twice: in a memory to be read back from, and of the widest row's octets in
-registers, which a command takes at once. Neither is touched by a reset.
+What a write sets is kept twice: in registers for those who use it, and in the block RAM to be read
+back. A reset clears the registers only; for the block RAM a bit of each word tells whether it was
+written since. TABLE_DATA, of which registers hold the widest row's octets, is not touched by it.
 
 An access takes 4 cycles, but the read of a counter, and the writes of TABLE_COMMAND and
 COUNTERS_SNAPSHOT, which wait for it, the command and the snapshot. While ``busy`` only STATUS and
@@ -15,7 +17,7 @@ the build parameters read as other than 0, and writes do nothing.
 from functools import reduce
 from operator import or_
 
-from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal
+from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import memory, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
@@ -40,12 +42,13 @@ __all__ = ["CommandSignature", "RegisterFile"]
 
 _PAGE_BITS = 12
 _DEFAULT_MTU = 1500
-_DATA_WORDS = Register.TABLE_DATA.value.count
+_WORDS = 1 << _PAGE_BITS - 3
 _ROW_BITS = 8 * max(structure.size for structure in TABLES.values())
 
 
 class CommandSignature(wiring.Signature):
-    """TABLE_COMMAND: held until ``done``; ``row`` of table ``kind`` becomes ``data``."""
+    """TABLE_COMMAND: ``row`` of table ``kind`` becomes ``data``. ``request`` is held until
+    ``done``, the rest for more cycles: they change with the next access at the earliest."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -142,11 +145,8 @@ class RegisterFile(wiring.Component):
         time_high = Signal(15)
         counter_high = Signal(32)
         status_words = [irq_status[i : i + 32] for i in range(0, parameters.n_cq, 32)]
-        status_words += [Const(0)] * (Register.IRQ_STATUS.value.count - len(status_words))
-        m.submodules.table_data = table_data = memory.Memory(shape=32, depth=_DATA_WORDS, init=[])
-        data_write, data_read = table_data.write_port(), table_data.read_port()
 
-        always = {
+        constants = {
             Register.MAGIC: MAGIC,
             Register.VERSION: VERSION,
             Register.N_QP: parameters.n_qp,
@@ -158,37 +158,31 @@ class RegisterFile(wiring.Component):
             Register.CLOCK_HZ: parameters.clock_hz,
             Register.N_GROUP: parameters.n_group,
             Register.N_READ: parameters.n_read,
-            Register.STATUS: self.busy * DeviceStatus.BUSY,
         }
-        # What writing sets, and reading reads: words from the least significant one.
+        # What a write sets, and a read gets from the block RAM: words, the least significant first.
         storage = {
             Register.MAC_LOW: [self.config.mac[:32]],
             Register.MAC_HIGH: [self.config.mac[32:]],
             Register.IPV4: [self.config.ipv4],
             Register.MTU: [self.config.mtu],
-            Register.FILTER: [
-                Cat(
-                    self.config.accept_multicast,
-                    self.config.accept_foreign,
-                    self.config.loop_groups,
-                )
-            ],
             Register.IPV6: [self.config.ipv6[i : i + 32] for i in range(0, 128, 32)],
-            Register.IRQ_ENABLE: [irq_enable],
             Register.EVENT_ADDR_LOW: [ring.address[:32]],
             Register.EVENT_ADDR_HIGH: [ring.address[32:]],
             Register.TABLE_SELECT: [table_select],
         }
-        when_idle = {
-            Register.CONTROL: [self.config.enable * Control.ENABLE],
-            Register.TIME_LOW: [self.time[:32]],
-            Register.TIME_HIGH: [time_high],
-            Register.OPEN_MESSAGES: [self.open_messages],
-            Register.IRQ_STATUS: status_words,
-            Register.EVENT_STATUS: [event_status],
-            Register.EVENT_RING: [Cat(ring.log2, Const(0, 4), ring.enabled)],
-            Register.MESSAGES_CLOSE: [self.close.active],
-        } | storage
+        # The others that a write sets, of few bits.
+        filters = Cat(
+            self.config.accept_multicast, self.config.accept_foreign, self.config.loop_groups
+        )
+        flags = {Register.FILTER: filters, Register.IRQ_ENABLE: irq_enable}
+        # Few bits that are read as they are.
+        moving = flags | {
+            Register.CONTROL: self.config.enable * Control.ENABLE,
+            Register.TIME_HIGH: time_high,
+            Register.EVENT_STATUS: event_status,
+            Register.EVENT_RING: Cat(ring.log2, Const(0, 4), ring.enabled),
+            Register.MESSAGES_CLOSE: self.close.active,
+        }
 
         selected = {
             register: Signal(name=f"is_{register.name.lower()}", reset_less=True)
@@ -216,24 +210,63 @@ class RegisterFile(wiring.Component):
             stride = exact_log2(register.at(1) - register.at(0) >> 2)
             m.d.sync += number.eq((offset - (register.at(0) >> 2))[stride:])
 
-        values = [Mux(selected[register], word, 0) for register, word in always.items()]
-        for register, words in when_idle.items():
-            word = words[0]
-            if len(words) > 1:
-                word = Signal(32, name=f"{register.name.lower()}_word")
-                m.d.sync += word.eq(Array(words)[numbers[register]])
-            values.append(Mux(selected[register] & ~self.busy, word, 0))
-        gathered_word = Signal(32)
-        data_word = Signal(32)
-        m.d.sync += [gathered_word.eq(reduce(or_, values)), data_word.eq(data_read.data)]
-        copies = self.snapshot.value
-        value = gathered_word
-        for register, other in (
-            (Register.TABLE_DATA, data_word),
-            (Register.SNAPSHOT_LOW, copies[:32]),
-            (Register.SNAPSHOT_HIGH, copies[32:]),
-        ):
-            value = value | Mux(selected[register] & ~self.busy, other, 0)
+        words = [0] * _WORDS
+        for register, word in constants.items():
+            words[register.address >> 2] = word
+        m.submodules.kept = kept = memory.Memory(
+            shape=32, depth=_WORDS, init=words, attrs={"ram_style": "block"}
+        )
+        keep, kept_word = kept.write_port(), kept.read_port()
+        m.d.comb += [
+            kept_word.addr.eq(offset),
+            keep.addr.eq(offset),
+            # A word is written when its access has been decoded, and what is read then is not
+            # looked at.
+            kept_word.en.eq(~keep.en),
+        ]
+        # Of the address of the cycle before; what is decoded of it; and what is read at it.
+        in_kept, is_constant, is_stale = Signal(), Signal(), Signal()
+        constant_words = [register.address >> 2 for register in constants]
+        is_idle = Signal()
+        m.d.sync += [
+            in_kept.eq(in_page & (offset < _WORDS)),
+            is_constant.eq(offset <= max(constant_words)),
+            is_idle.eq(~self.busy),
+        ]
+        sources = [
+            (Signal(32, name=f"{name}_word"), chosen, word)
+            for name, chosen, word in (
+                ("kept", in_kept & (is_constant | is_idle & ~is_stale), kept_word.data),
+                ("time", selected[Register.TIME_LOW] & is_idle, self.time[:32]),
+                ("open", selected[Register.OPEN_MESSAGES] & is_idle, self.open_messages),
+                ("high", selected[Register.COUNTERS_HIGH] & is_idle, counter_high),
+                ("busy", selected[Register.STATUS], self.busy * DeviceStatus.BUSY),
+                *(
+                    (
+                        f"irq{number}",
+                        selected[Register.IRQ_STATUS]
+                        & (numbers[Register.IRQ_STATUS] == number)
+                        & is_idle,
+                        word,
+                    )
+                    for number, word in enumerate(status_words)
+                ),
+            )
+        ]
+        for word, chosen, source in sources:
+            with m.If(chosen):
+                m.d.sync += word.eq(source)
+            with m.Else():
+                m.d.sync += word.eq(0)
+        moving_word = Signal(16)
+        m.d.sync += moving_word.eq(
+            reduce(or_, (Mux(selected[register], word, 0) for register, word in moving.items()))
+            | Mux(selected[Register.MTU] & is_stale, _DEFAULT_MTU, 0)
+        )
+        is_snapshot = Signal()
+        m.d.sync += is_snapshot.eq(
+            (selected[Register.SNAPSHOT_LOW] | selected[Register.SNAPSHOT_HIGH]) & is_idle
+        )
 
         # What an access does begins when its word has been gathered, in the next cycle.
         counter, command, snapshot = self.counter, self.command, self.snapshot
@@ -262,37 +295,56 @@ class RegisterFile(wiring.Component):
                 m.d.sync += port.request.eq(1)
             with m.Elif(port.done):
                 m.d.sync += port.request.eq(0)
-        m.d.sync += [
-            access.done.eq(is_short | counter.done | command.done | snapshot.done),
-            access.value.eq(value),
-        ]
+        m.d.sync += access.done.eq(is_short | counter.done | command.done | snapshot.done)
+        # The low half of a counter, which stays while the high one comes.
+        with m.If(~counter.done):
+            m.d.sync += access.value.eq(
+                reduce(or_, (word for word, _, _ in sources))
+                | Mux(is_idle, moving_word, 0)
+                | Mux(is_snapshot, snapshot.value, 0)
+                | Mux(counter.low, counter.value, 0)
+            )
+        with m.If(counter.done):
+            m.d.sync += counter_high.eq(counter.value)
         m.d.comb += [
             counter.index.eq(numbers[Register.COUNTERS_LOW]),
-            snapshot.index.eq(numbers[Register.SNAPSHOT_LOW]),
+            snapshot.index.eq(offset),
             command.row.eq(table_select),
             command.kind.eq(table_select[16:]),
             command.data.eq(row),
         ]
-        # With the low half, which goes into ``gathered_word`` in the same cycle.
+        # With the low half, which goes into ``time_word`` in the same cycle.
         with m.If(read & selected[Register.TIME_LOW]):
             m.d.sync += time_high.eq(self.time[32:])
-        with m.If(selected[Register.COUNTERS_HIGH] & ~self.busy):
-            m.d.sync += access.value.eq(counter_high)
-        with m.If(counter.done):
-            m.d.sync += Cat(access.value, counter_high).eq(counter.value)
-
+        write_data = writes[Register.TABLE_DATA]
+        stale = []
         for register, words in storage.items():
             assert register.value.access is AccessMode.RW
             for index, word in enumerate(words):
-                is_word = numbers[register] == index if len(words) > 1 else 1
+                is_word = numbers[register] == index if len(words) > 1 else Const(1, 1)
+                was_written = Signal(name=f"{register.name.lower()}_{index}_written")
                 with m.If(writes[register] & is_word):
-                    m.d.sync += word.eq(access.data)
-        write_data = writes[Register.TABLE_DATA]
+                    m.d.sync += [word.eq(access.data), was_written.eq(1)]
+                stale.append(selected[register] & is_word & ~was_written)
+        for register, word in flags.items():
+            with m.If(writes[register]):
+                m.d.sync += word.eq(access.data)
+        # A word is kept as wide as it is.
+        narrow = {register: len(words[0]) for register, words in storage.items()}
+        m.d.sync += is_stale.eq(reduce(or_, stale))
         m.d.comb += [
-            data_read.addr.eq(numbers[Register.TABLE_DATA]),
-            data_write.addr.eq(numbers[Register.TABLE_DATA]),
-            data_write.data.eq(access.data),
-            data_write.en.eq(write_data),
+            keep.en.eq(reduce(or_, (writes[register] for register in storage)) | write_data),
+            keep.data.eq(
+                Cat(
+                    access.data[bit]
+                    & ~reduce(
+                        or_,
+                        (selected[register] for register, width in narrow.items() if width <= bit),
+                        Const(0, 1),
+                    )
+                    for bit in range(32)
+                )
+            ),
         ]
         for index in range(0, _ROW_BITS, 32):
             with m.If(write_data & (numbers[Register.TABLE_DATA] == index // 32)):
@@ -328,20 +380,15 @@ class RegisterFile(wiring.Component):
             m.d.sync += self.close.active.eq(0)
 
         # Interrupts: a CQ that fires in the cycle in which its bit is cleared stays set.
-        irq_set, irq_clear = Signal(), Signal()
-        irq_cq = Signal(range(parameters.n_cq))
-        m.d.sync += [
-            irq_set.eq(self.irq_set),
-            irq_clear.eq(self.irq_clear),
-            irq_cq.eq(self.irq_cq),
-        ]
-        for cq in range(parameters.n_cq):
-            is_cq = irq_cq == cq
-            written = writes[Register.IRQ_STATUS] & (numbers[Register.IRQ_STATUS] == cq // 32)
-            with m.If(irq_set & is_cq):
-                m.d.sync += irq_status[cq].eq(1)
-            with m.Elif((irq_clear & is_cq) | (written & access.data[cq % 32])):
-                m.d.sync += irq_status[cq].eq(0)
+        irq_bit = Signal(min(32, parameters.n_cq))
+        m.d.sync += irq_bit.eq(1 << self.irq_cq[: exact_log2(len(irq_bit))])
+        for number, word in enumerate(status_words):
+            is_word = self.irq_cq[5 : (parameters.n_cq - 1).bit_length()] == number
+            sets, clears = Signal(name=f"sets_{number}"), Signal(name=f"clears_{number}")
+            m.d.sync += [sets.eq(self.irq_set & is_word), clears.eq(self.irq_clear & is_word)]
+            written = writes[Register.IRQ_STATUS] & (numbers[Register.IRQ_STATUS] == number)
+            cleared = Mux(clears, irq_bit, 0) | Mux(written, access.data, 0)
+            m.d.sync += word.eq((word & ~cleared) | Mux(sets, irq_bit, 0))
         with m.If(self.event_written):
             m.d.sync += event_status.eq(1)
         with m.Elif(writes[Register.EVENT_STATUS] & access.data[0]):

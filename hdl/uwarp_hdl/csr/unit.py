@@ -12,6 +12,8 @@ From the write of a doorbell on the bus to its offer to a unit: 2 cycles. The bu
 go on through a soft reset; all else is reset by ``clear``.
 """
 
+from collections.abc import Sequence
+
 from amaranth.hdl import Module, ResetInserter, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
@@ -23,7 +25,7 @@ from ..layouts import CloseRequest, CqDoorbell, EventRing, PortConfig, RingDoorb
 from ..stream.queue import connect_streams
 from .bus import Axi4LiteSubordinate
 from .command import TableCommand
-from .counters import EventCounters
+from .counters import EventCounters, EventSource
 from .doorbells import DoorbellPages
 from .registers import RegisterFile
 
@@ -39,7 +41,7 @@ class ControlUnit(wiring.Component):
     Parameters
     ----------
     parameters : Parameters
-    sources : int
+    sources : Sequence[EventSource]
         Units that count events.
 
     Members
@@ -61,7 +63,7 @@ class ControlUnit(wiring.Component):
         Of the event unit, as in the register file.
     close : Out(CloseRequest)
     close_done : In(1)
-    events : In(len(Counter)).array(sources)
+    events : In(len(Counter)).array(len(sources))
     open_messages : In(32)
     reset_request : Out(1)
     clear : In(1)
@@ -72,7 +74,7 @@ class ControlUnit(wiring.Component):
         The counters are being cleared.
     """
 
-    def __init__(self, parameters: Parameters, sources: int) -> None:
+    def __init__(self, parameters: Parameters, sources: Sequence[EventSource]) -> None:
         self._parameters = parameters
         self._sources = sources
         self._command = TableCommand(parameters)
@@ -97,7 +99,7 @@ class ControlUnit(wiring.Component):
                 "event_written": In(1),
                 "close": Out(CloseRequest),
                 "close_done": In(1),
-                "events": In(len(Counter)).array(sources),
+                "events": In(len(Counter)).array(len(sources)),
                 "open_messages": In(32),
                 "reset_request": Out(1),
                 "clear": In(1),

@@ -26,6 +26,7 @@ from .receive_layouts import fault_layout
 __all__ = ["BlockRun", "BurstSplitter", "WriteBursts", "block_run_layout"]
 
 _BLOCK_LOG2 = BURST_WORDS.bit_length() - 1
+_END_WIDTH = 25
 
 
 class BlockRun(data.Struct):
@@ -33,7 +34,7 @@ class BlockRun(data.Struct):
     of the first word of the first one's block being 0."""
 
     word: 61
-    end: 25
+    end: _END_WIDTH
 
 
 def block_run_layout(parameters: Parameters) -> data.StructLayout:
@@ -44,6 +45,11 @@ def block_run_layout(parameters: Parameters) -> data.StructLayout:
 class BurstSplitter(wiring.Component):
     """Bursts of a run of words, in order, cut at multiples of ``BURST_WORDS``.
 
+    Parameters
+    ----------
+    end_width : int
+        Bits of a run's ``end`` that may be set.
+
     Members
     -------
     commands : In(stream of BlockRun)
@@ -52,9 +58,15 @@ class BurstSplitter(wiring.Component):
         With ``bursts``: the last one of its command.
     """
 
-    commands: In(stream.Signature(BlockRun))
-    bursts: Out(stream.Signature(Burst))
-    final: Out(1)
+    def __init__(self, end_width: int):
+        self._blocks_width = end_width - _BLOCK_LOG2
+        super().__init__(
+            {
+                "commands": In(stream.Signature(BlockRun)),
+                "bursts": Out(stream.Signature(Burst)),
+                "final": Out(1),
+            }
+        )
 
     def elaborate(self, platform):
         m = Module()
@@ -63,7 +75,11 @@ class BurstSplitter(wiring.Component):
         block = Signal(61 - _BLOCK_LOG2)
         first = Signal(_BLOCK_LOG2)
         last = Signal(_BLOCK_LOG2)
-        further = Signal(len(self.commands.payload.end) - _BLOCK_LOG2)  # blocks after this one
+        # Counted from the first block on.
+        number = Signal(self._blocks_width)
+        final_number = Signal(self._blocks_width)
+        number_next = number + 1
+        end_number = self.commands.payload.end[_BLOCK_LOG2:][: self._blocks_width]
         m.d.comb += [
             self.bursts.valid.eq(active),
             self.bursts.payload.address.eq(Cat(C(0, 3), first, block)),
@@ -74,16 +90,18 @@ class BurstSplitter(wiring.Component):
             m.d.sync += [
                 block.eq(block + 1),
                 first.eq(0),
-                further.eq(further - 1),
-                self.final.eq(further == 1),
+                number.eq(number_next),
+                self.final.eq(number_next == final_number),
                 active.eq(~self.final),
             ]
         with m.If(self.commands.valid & self.commands.ready):
             m.d.sync += [
                 active.eq(1),
                 Cat(first, block).eq(self.commands.payload.word),
-                Cat(last, further).eq(self.commands.payload.end),
-                self.final.eq(self.commands.payload.end[_BLOCK_LOG2:] == 0),
+                last.eq(self.commands.payload.end),
+                number.eq(0),
+                final_number.eq(end_number),
+                self.final.eq(end_number == 0),
             ]
         return m
 
@@ -96,6 +114,8 @@ class WriteBursts(wiring.Component):
     parameters : Parameters
     outstanding : int
         Bursts that may wait for their answer, at least 2.
+    end_width : int
+        As of :class:`BurstSplitter`.
 
     Members
     -------
@@ -111,11 +131,12 @@ class WriteBursts(wiring.Component):
         With ``error``.
     """
 
-    def __init__(self, parameters: Parameters, outstanding: int):
+    def __init__(self, parameters: Parameters, outstanding: int, end_width: int = _END_WIDTH):
         if outstanding < 2:
             raise ValueError(f"outstanding is {outstanding}; it takes 2 or more")
         self._qpn_width = exact_log2(parameters.n_qp)
         self._outstanding = outstanding
+        self._end_width = end_width
         super().__init__(
             {
                 "commands": In(stream.Signature(block_run_layout(parameters))),
@@ -130,7 +151,7 @@ class WriteBursts(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.splitter = splitter = BurstSplitter()
+        m.submodules.splitter = splitter = BurstSplitter(self._end_width)
         # Of each burst on its way: whether it is the last one of its command, and for whom.
         flight_shape = data.StructLayout({"final": 1, "qpn": self._qpn_width})
         m.submodules.flights = flights = Queue(flight_shape, self._outstanding)

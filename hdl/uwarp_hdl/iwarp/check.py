@@ -1,15 +1,15 @@
 """The checks that need only a datagram, its QP, its region, and for a Send the posted receive.
 
-    datagrams ----+-> rows -> differences -> sums -> granules -> verdict -+-----------> segments
-    read_openings-'    '-> receive (Send) -> region -^                    '-> request -^
+    datagrams ----+-> rows -> differences -> sums -> granules -> verdict --> segments
+    read_openings-'    '-> receive (Send) -> region -^
                        '-> held, span (open Send, Read) -^
 
 Messages, closed or open, are the business of the unit behind (:mod:`.dispatch`); but where a
 datagram of a Send or of a Read goes depends on whether its message is open, so that is asked here.
 """
 
-from amaranth.hdl import C, Cat, Module, Mux, Signal
-from amaranth.lib import stream, wiring
+from amaranth.hdl import Cat, Module, Mux, Signal, signed
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
@@ -17,18 +17,19 @@ from uwarp.contract import Access, Counter, Parameters, QpState
 from uwarp.wire import DEFAULT_GRANULE_LOG2, Opcode, QueueNumber
 
 from ..interfaces import TableReadSignature
-from ..layouts import QP_ROW, REGION_ROW, Datagram, ReadOpening, ReadRequest
+from ..layouts import QP_ROW, REGION_ROW, Datagram, ReadOpening
+from .granules import SegmentGranules
 from .receive_layouts import (
     DIGEST_WIDTH,
     NO_SENDS,
-    granule_width,
+    covered_layout,
     message_digest,
     message_name,
     offset_width,
     segment_layout,
     span_layout,
 )
-from .receive_queue import PostedReceive, ReceiveLookupSignature
+from .receive_queue import ReceiveLookupSignature
 
 __all__ = ["SegmentCheck"]
 
@@ -40,10 +41,10 @@ def receives(qp):
 class SegmentCheck(wiring.Component):
     """Checks of section 3 of the device behaviour but those that ask for messages and CQ slots.
 
-    One tagged datagram in 7 cycles, a Read Request in 8, a Send in 10 or, after a pause, 11; one of
-    an open Send or of a Read in 12. A Send waits for its WQE if that is not in the cache; and is
-    given out only when the Send before it has met its fate, or for that of an open message every
-    datagram before it.
+    One tagged datagram, Read Request or Terminate in 7 cycles, a Send in 10 or, after a pause, 11;
+    one of an open Send or of a Read in 12. A Send waits for its WQE if that is not in the cache;
+    and is given out only when the Send before it has met its fate, or for that of an open message
+    every datagram before it.
 
     A Read to be opened goes the way of a tagged datagram. It takes turns with those that wait.
 
@@ -54,10 +55,6 @@ class SegmentCheck(wiring.Component):
     -------
     datagrams : In(stream of Datagram)
     read_openings : In(stream of ReadOpening)
-    requests : Out(stream of ReadRequest)
-        One for each Read Request that is given out without ``drop``, before that.
-    read_room : In(1)
-        A Read Request can be taken. Right from 3 cycles after the last.
     qp, region : Out(TableReadSignature)
     failed : In(n_qp)
         QPs that have failed.
@@ -65,6 +62,8 @@ class SegmentCheck(wiring.Component):
     found, span, own, stranger, renew, opened, still, hold : In or Out
         See :class:`.dispatch.Dispatch`.
     segments : Out(stream of segment)
+    covered : Out(covered)
+        Of the segment that was taken in the cycle before.
     active : Out(1)
         A datagram is in here.
     """
@@ -75,8 +74,6 @@ class SegmentCheck(wiring.Component):
             {
                 "datagrams": In(stream.Signature(Datagram)),
                 "read_openings": In(stream.Signature(ReadOpening)),
-                "requests": Out(stream.Signature(ReadRequest)),
-                "read_room": In(1),
                 "qp": Out(TableReadSignature(QP_ROW, exact_log2(parameters.n_qp))),
                 "region": Out(TableReadSignature(REGION_ROW, exact_log2(parameters.n_region))),
                 "failed": In(parameters.n_qp),
@@ -90,6 +87,7 @@ class SegmentCheck(wiring.Component):
                 "still": In(1),
                 "hold": Out(1),
                 "segments": Out(stream.Signature(segment_layout(parameters))),
+                "covered": Out(covered_layout(parameters)),
                 "active": Out(1),
             }
         )
@@ -98,17 +96,18 @@ class SegmentCheck(wiring.Component):
         m = Module()
         n_qp = self._parameters.n_qp
         n_region = self._parameters.n_region
-        width = granule_width(self._parameters)
         offset_shape = offset_width(self._parameters)
+        m.submodules.granules = granules = SegmentGranules(self._parameters)
 
         datagram = Signal(Datagram)
         qp = Signal(QP_ROW)
         qp_failed = Signal()
         region = Signal(REGION_ROW)
-        receive = Signal(PostedReceive)
+        receive = Signal(data.StructLayout({"available": 1, "error": 1, "index": 16}))
         is_opening = Signal()
         is_write = datagram.opcode == Opcode.WRITE
         is_request = datagram.opcode == Opcode.READ_REQUEST
+        is_terminate = datagram.opcode == Opcode.TERMINATE
         is_record = datagram.opcode == Opcode.WRITE_RECORD
         is_response = ~is_opening & (datagram.opcode == Opcode.READ_RESPONSE_RECORD)
         is_send = ~datagram.opcode.matches(*NO_SENDS)
@@ -116,21 +115,18 @@ class SegmentCheck(wiring.Component):
         # The extent must lie inside the region: the message, the Write's payload, what is to be
         # read, or the SGE.
         stag = Signal(32)
-        extent_start = Signal(64)
-        extent_length = Signal(32)
-        segment_start = Signal(64)
+        base = Signal(64)
         below_zero = Signal()
-        message_end = Signal(33)
+        extent_length = Signal(32)
+        start = Signal(64)
+        below = Signal()
 
         # The datagram is one of an open Send or Read: what lies in ``region`` is of its tracker.
         is_held = Signal()
         doubtful = Signal()  # a message was opened since its tracker was looked at
         is_open = (is_send | is_response) & receives(qp) & self.found
-        is_busy = Signal()
 
         digest = Signal(DIGEST_WIDTH)
-        base = Signal(64)
-        m.d.comb += base.eq(datagram.to - datagram.mo)
 
         segment = self.segments.payload
         look = self.look
@@ -158,6 +154,8 @@ class SegmentCheck(wiring.Component):
         m.d.comb += look.qpn.eq(datagram.qpn)
         with m.If(self.opened):
             m.d.sync += doubtful.eq(1)
+        with m.If(~is_held):
+            m.d.sync += Cat(start, below).eq(base - region.base_to)
         with m.FSM() as fsm:
             with m.State("IDLE"):
                 m.d.comb += [
@@ -186,10 +184,9 @@ class SegmentCheck(wiring.Component):
                     qp.eq(self.qp.row),
                     qp_failed.eq(self.failed.bit_select(datagram.qpn[: exact_log2(n_qp)], 1)),
                     region.eq(self.region.row),
-                    segment_start.eq(datagram.to),
-                    extent_start.eq(Mux(is_record, base, datagram.to)),
+                    # A Write has an ``mo`` of 0, and a Read Request that has not is dropped.
+                    Cat(base, below_zero).eq(datagram.to - datagram.mo),
                     extent_length.eq(Mux(is_write, datagram.payload_length, datagram.mlen)),
-                    below_zero.eq(is_record & (datagram.to < datagram.mo)),
                 ]
                 m.next = "DIFFERENCES"
                 with m.If(is_send | is_response):
@@ -205,12 +202,13 @@ class SegmentCheck(wiring.Component):
                 m.d.sync += [
                     is_held.eq(0),
                     doubtful.eq(self.opened),
-                    receive.eq(look.receive),
-                    extent_start.eq(look.receive.addr),
+                    receive.available.eq(look.receive.available),
+                    receive.error.eq(look.receive.error),
+                    receive.index.eq(look.receive.index),
                     extent_length.eq(look.receive.length),
                 ]
                 with m.If(is_send):
-                    m.d.sync += stag.eq(look.receive.lkey)
+                    m.d.sync += [stag.eq(look.receive.lkey), base.eq(look.receive.addr)]
                 with m.If(~receives(qp)):
                     m.next = "DIFFERENCES"
                 with m.Elif(self.found):
@@ -222,21 +220,12 @@ class SegmentCheck(wiring.Component):
             with m.State("HELD"):
                 m.next = "SPAN"
             with m.State("SPAN"):
-                # Offsets count from the region's start, which is taken as 0.
-                m.d.sync += [
-                    is_held.eq(1),
-                    receive.addr.eq(self.span.start),
-                    extent_start.eq(self.span.start),
-                ]
+                m.d.sync += [is_held.eq(1), start.eq(self.span.start), below.eq(0)]
                 m.next = "REGION"
             with m.State("REGION"):
-                m.d.sync += [
-                    region.eq(self.region.row),
-                    segment_start.eq(receive.addr + datagram.mo),
-                ]
+                m.d.sync += region.eq(self.region.row)
                 with m.If(is_held):
                     m.d.sync += [
-                        region.base_to.eq(0),
                         region.dma_addr.eq(self.span.dma_addr),
                         region.granule_log2.eq(self.span.granule_log2),
                         region.map_base.eq(self.span.map_base),
@@ -247,11 +236,11 @@ class SegmentCheck(wiring.Component):
                     m.d.comb += self.stranger.eq(~doubtful & ~self.opened)
                     m.next = "RECEIVE"
             with m.State("DIFFERENCES"):
+                m.d.comb += granules.begin.eq(1)
                 m.next = "SUMS"
             with m.State("SUMS"):
                 m.next = "GRANULES"
             with m.State("GRANULES"):
-                m.d.sync += is_busy.eq(is_request & ~self.read_room)
                 m.next = "VERDICT"
             with m.State("VERDICT"):
                 with m.If(is_held | is_response):
@@ -259,19 +248,13 @@ class SegmentCheck(wiring.Component):
                         m.next = "SETTLED"
                 with m.Elif(~look.unsettled & ~self.opened):
                     m.next = "SEGMENT"
-                    with m.If(is_request):
-                        m.next = "REQUEST"
-                    with m.Elif(look.wrong | is_open):
+                    with m.If(look.wrong | is_open):
                         m.next = "RECEIVE"
             with m.State("SETTLED"):
                 m.d.comb += self.hold.eq(1)
                 m.next = "SEGMENT"
                 with m.If((is_open != is_held) | doubtful):
                     m.next = "RECEIVE"
-            with m.State("REQUEST"):
-                m.d.comb += self.requests.valid.eq(segment.drop == 0)
-                with m.If((segment.drop != 0) | self.requests.ready):
-                    m.next = "SEGMENT"
             with m.State("SEGMENT"):
                 m.d.comb += [
                     self.segments.valid.eq(1),
@@ -289,49 +272,40 @@ class SegmentCheck(wiring.Component):
 
         # Each register below is right two, three, ... cycles after the rows and stays so: the
         # states only count the cycles.
-        extent_end = Signal(65)
-        start = Signal(65)
         offset = Signal(64)
-        last_number = Signal(32)  # of the message's octets
-        is_whole = Signal()
-        no_payload = Signal()
-        no_octets = Signal()
-        unaligned = Signal()
-        is_mapped = Signal()
-        from_start = Signal()
-        mask = Signal(16)
-        log2 = region.granule_log2[:5]
-        m.d.sync += [
-            extent_end.eq(extent_start + extent_length),
-            start.eq(extent_start - region.base_to),
-            offset.eq(segment_start - region.base_to),
-            message_end.eq(datagram.mo + datagram.payload_length),
-            last_number.eq(datagram.mlen - 1),
-            is_whole.eq(datagram.payload_length == datagram.mlen),
-            no_payload.eq(datagram.payload_length == 0),
-            from_start.eq(datagram.mo == 0),
-            mask.eq(~((C(0xFFFF, 16) << log2)[:16])),
-            no_octets.eq(datagram.mlen == 0),
-            is_mapped.eq(region.mapped & (datagram.mlen != 0)),
-            segment.receive.short.eq(datagram.mlen > receive.length),
-        ]
-        is_last_segment = Signal()
-        wraps = Signal()
-        below = Signal()
-        end = Signal(66)
         address = Signal(64)
+        message_end = Signal(33)
+        beyond = Signal(signed(34))
+        last_number = Signal(32)  # of the message's octets
         last_octet = Signal(offset_shape)
         payload_end = Signal(offset_shape)
+        room = Signal(signed(65))
+        above = Signal()
+        low_end = Signal(33)
+        at_top = Signal()
+        wraps = Signal()
+        no_payload = Signal()
+        no_octets = Signal()
+        is_mapped = Signal()
         checked_region = Signal()
         m.d.sync += [
-            is_last_segment.eq(message_end == datagram.mlen),
-            wraps.eq(extent_end[64] & extent_end[:64].any()),
-            below.eq(extent_start < region.base_to),
-            end.eq(start[:64] + extent_length),
-            address.eq(region.dma_addr + offset),
+            message_end.eq(datagram.mo + datagram.payload_length),
+            last_number.eq(datagram.mlen - 1),
+            no_payload.eq(datagram.payload_length == 0),
+            no_octets.eq(datagram.mlen == 0),
+            segment.starts.eq(datagram.mo == 0),
+            # Only the low half of the base can carry, if all above is ones.
+            low_end.eq(base[:32] + extent_length),
+            at_top.eq(base[32:].all()),
+            is_mapped.eq(region.mapped & (datagram.mlen != 0)),
+            segment.receive.short.eq(datagram.mlen > extent_length),
+        ]
+        m.d.sync += [
+            beyond.eq(datagram.mlen - message_end),
+            wraps.eq(at_top & low_end[32] & low_end[:32].any()),
+            room.eq(region.length - start),
+            offset.eq(start + datagram.mo),
             last_octet.eq(start + last_number),
-            payload_end.eq(offset + datagram.payload_length),
-            unaligned.eq(is_send & (extent_start[:16] & mask).any()),
             checked_region.eq(
                 is_opening
                 | is_request
@@ -339,20 +313,24 @@ class SegmentCheck(wiring.Component):
                 | (is_write & ~no_payload)
             ),
         ]
-        above = Signal()
-        first = Signal(width)
-        last = Signal(width)
-        low_whole = Signal(width + 1)
-        low_part = Signal()
-        high = Signal(width + 1)
         m.d.sync += [
-            above.eq(end > region.length),
-            segment.mapped.eq(is_mapped & ~unaligned),
-            first.eq(start[:offset_shape] >> log2),
-            last.eq(last_octet >> log2),
-            low_whole.eq(offset[:offset_shape] >> log2),
-            low_part.eq((offset[:16] & mask).any()),
-            high.eq(payload_end >> log2),
+            segment.ends.eq(beyond == 0),
+            above.eq((room < 0) | (~room[32:64].any() & (room[:32] < extent_length))),
+            address.eq(region.dma_addr + offset),
+            payload_end.eq(offset + datagram.payload_length),
+            segment.mapped.eq(is_mapped & ~(is_send & ~granules.aligned)),
+        ]
+        m.d.comb += [
+            granules.log2.eq(region.granule_log2),
+            granules.start.eq(start),
+            granules.end.eq(last_octet),
+            granules.offset.eq(offset),
+            granules.payload_end.eq(payload_end),
+            granules.starts.eq(segment.starts),
+            granules.ends.eq(segment.ends),
+            segment.first.eq(granules.first),
+            segment.last.eq(granules.last),
+            self.covered.eq(granules.covered),
         ]
 
         foreign_ip = Signal()
@@ -370,7 +348,13 @@ class SegmentCheck(wiring.Component):
         stag_pd = region.pd != qp.pd
         sends = qp.state == QpState.RTS
         is_down = Mux(is_opening | is_request, ~sends, ~receives(qp))
-        bad_request = ~from_start | ~no_payload | no_octets
+        queue = Mux(
+            is_terminate,
+            QueueNumber.TERMINATE,
+            Mux(is_request, QueueNumber.REQUEST, QueueNumber.SEND),
+        )
+        has_length = ~is_write & ~is_terminate
+        bad_request = ~segment.starts | ~no_payload | no_octets
         local_write, remote_write, remote_read = (
             region.access[exact_log2(access)]
             for access in (Access.LOCAL_WRITE, Access.REMOTE_WRITE, Access.REMOTE_READ)
@@ -386,12 +370,11 @@ class SegmentCheck(wiring.Component):
             ),
             (
                 Counter.DROP_UNTAGGED_QN,
-                (is_send & (datagram.qn != QueueNumber.SEND))
-                | (is_request & (datagram.qn != QueueNumber.REQUEST)),
+                (is_send | is_request | is_terminate) & (datagram.qn != queue),
             ),
             (
                 Counter.DROP_MESSAGE_LENGTH,
-                Mux(is_request, bad_request, ~is_write & (message_end > datagram.mlen)),
+                Mux(is_request, bad_request, has_length & (beyond < 0)),
             ),
             (Counter.DROP_LATE, is_response & ~is_held),
             (Counter.DROP_STAG_INVALID, checked_region & (~region.valid | stag_row)),
@@ -401,7 +384,7 @@ class SegmentCheck(wiring.Component):
             (Counter.DROP_TO_WRAP, checked_region & (below_zero | wraps)),
             (
                 Counter.DROP_NO_TRACKER,
-                is_opening & (~is_mapped | (log2 != DEFAULT_GRANULE_LOG2)),
+                is_opening & (~is_mapped | (region.granule_log2[:5] != DEFAULT_GRANULE_LOG2)),
             ),
         ]
         failed = Signal(len(failures))
@@ -412,73 +395,44 @@ class SegmentCheck(wiring.Component):
             failed.eq(Cat(condition for _, condition in failures)),
             outside.eq(stag_row | ~region.valid | stag_key | stag_pd | below),
             may_write.eq(local_write),
-            sge_empty.eq(receive.length == 0),
+            sge_empty.eq(extent_length == 0),
         ]
 
-        # A message starts before its segments: ``low_whole`` is not below ``first``.
-        from_first = Signal()  # nothing of the first granule comes before the segment
-        high_below_last = Signal()
-        low_to_last = Signal()
-        m.d.comb += [
-            from_first.eq(from_start | ((low_whole == first) & ~low_part)),
-            high_below_last.eq(~is_last_segment & (high < last)),
-            low_to_last.eq(from_start | Mux(low_part, low_whole < last, low_whole <= last)),
-            segment.inner.eq(segment.low < segment.high),
-        ]
-        verdict = Mux(
-            checked_region & (below | above),
-            Counter.DROP_BOUNDS,
-            Mux(is_busy, Counter.DROP_READ_BUSY, 0),
-        )
+        verdict = Mux(checked_region & (below | above), Counter.DROP_BOUNDS, 0)
         for index, (counter, _) in reversed(list(enumerate(failures))):
             verdict = Mux(failed[index], counter, verdict)
         m.d.sync += [
-            segment.low.eq(Mux(from_first, first + 1, low_whole + low_part)),
-            segment.high.eq(Mux(high_below_last, high, last)),
-            segment.head.eq(from_first & (is_last_segment | (high > first))),
-            segment.tail.eq((is_last_segment | (high > last)) & low_to_last),
             segment.drop.eq(verdict),
             segment.receive.fault.eq(
                 ~no_octets & (receive.error | (~sge_empty & (outside | above | ~may_write)))
             ),
         ]
+        complete = segment.starts & segment.ends
         m.d.comb += [
             look.may_take.eq(
                 (segment.drop == 0)
                 & segment.receive.available
-                & (
-                    segment.receive.fault
-                    | (~segment.receive.short & (segment.complete | segment.mapped))
-                )
+                & (segment.receive.fault | (~segment.receive.short & (complete | segment.mapped)))
             ),
             segment.datagram.eq(datagram),
             segment.datagram.stag.eq(stag),
             segment.opening.eq(is_opening),
+            segment.reports.eq(
+                qp.terminate & sends & ~is_opening & ~datagram.group & ~is_terminate
+            ),
             segment.digest.eq(digest),
             segment.held.eq(is_held),
-            segment.complete.eq(is_whole),
             segment.receive.available.eq(receive.available),
             segment.receive.index.eq(receive.index),
             segment.cq.eq(Mux(is_opening, qp.send_cq, qp.recv_cq)),
             segment.timeout.eq(qp.timeout),
             segment.address.eq(address),
-            segment.base.eq(Mux(is_held, base, extent_start)),
+            segment.base.eq(base),
             segment.dma_addr.eq(region.dma_addr),
-            segment.granule_log2.eq(log2),
+            segment.granule_log2.eq(region.granule_log2),
             segment.map_base.eq(region.map_base),
             segment.map_addr.eq(region.map_addr),
             segment.start.eq(start),
             segment.end.eq(last_octet),
-            segment.first.eq(first),
-            segment.last.eq(last),
-        ]
-        request = self.requests.payload
-        for name in ("qpn", "source_mac", "source_ip", "source_port", "msn", "sink_to"):
-            m.d.comb += request[name].eq(datagram[name])
-        m.d.comb += [
-            request.sink_stag.eq(datagram.immediate),
-            request.size.eq(datagram.mlen),
-            request.address.eq(address),
-            request.region.eq(datagram.stag[8:]),
         ]
         return m

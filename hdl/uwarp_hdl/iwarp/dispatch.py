@@ -4,13 +4,15 @@ the opening of Reads.
                 ,---------- (only its digest is the same) --,
                 v                                           |
     LOOKUP -> MATCH -+-> VERIFY (open message) ---------+-> ISSUE -> LOOKUP
-      |              '-> DECIDE (any other) -> RELEASE -'
+      |  |           '-> DECIDE (any other) -> RELEASE -'
+      |  '-> ROOM (Read Request) -----------------------^
       '-> CLOSE_* (complete, expired, or overlapped by a new message or Read)
 
 A segment of an open message takes 4 to 6 cycles; any other datagram 6 or 7, with a CQ that answers
 in 2. Open messages whose names share a digest are told apart one after the other, 5 cycles each.
 The CQE of a datagram, like that of a message, is composed of a row: its own, kept in LOOKUP's next
-cycle beside those of the trackers.
+cycle beside those of the trackers. What is to be answered, a Read Request or by a Terminate, and
+what a peer's Terminate tells goes out in the cycle after ISSUE, from the same registers.
 To close a message takes 4 cycles, or 10 to 26 if it is not complete; after an opening nothing is
 taken for 5.
 """
@@ -19,11 +21,11 @@ from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from uwarp.contract import Counter, CqeFlag, Parameters, Status
+from uwarp.contract import TERMINATE_TICKS, Counter, CqeFlag, Parameters, Status
 from uwarp.wire import RECORD_OPCODES, Opcode
 
 from ..interfaces import CreditSignature
-from ..layouts import CloseRequest, CreditOperation
+from ..layouts import CloseRequest, CreditOperation, ReadRequest
 from .closed import ClosedMessages
 from .closing import Closing
 from .receive_layouts import (
@@ -32,11 +34,13 @@ from .receive_layouts import (
     MessageKind,
     PendingCompletion,
     PlaceCommand,
+    covered_layout,
     message_name,
     segment_layout,
     snapshot_layout,
     span_layout,
 )
+from .terminate import CODE_WIDTH, code_or, is_reported, terminate_code
 from .trackers import OVERLAP_SETTLES, Trackers, lowest_set
 from .validity_map import bit_range_layout
 
@@ -46,7 +50,8 @@ __all__ = ["Dispatch"]
 class Plan(data.Struct):
     """What ISSUE does besides taking the payload off: ``drop`` is a Counter, 0 to place it, and
     ``dropped`` says that it is not 0. ``awaits``: only if the credit is granted.
-    ``verified``: only if what was found of the tracker's row says so."""
+    ``verified``: only if what was found of the tracker's row says so. ``request``: it is a Read
+    Request to be answered; ``terminate``: it is a peer's Terminate, of which nothing is placed."""
 
     drop: 6
     dropped: 1
@@ -59,6 +64,8 @@ class Plan(data.Struct):
     remember: 1
     open: 1
     mark: 1
+    request: 1
+    terminate: 1
 
 
 class Dispatch(wiring.Component):
@@ -72,8 +79,15 @@ class Dispatch(wiring.Component):
     segments : In(stream of segment)
         Digest, STag and extent of its message stand from two cycles before it is offered until one
         after it was taken.
+    covered : In(covered)
+        Of the segment that was taken in the cycle before.
     tick : In(16)
     credits : Out(CreditSignature)
+    requests : Out(stream of ReadRequest)
+        A cycle after its datagram has met its fate.
+    read_room : In(1)
+        A Read Request, or a Terminate to be sent, can be taken. Right from the cycle after the last
+        was taken.
     places : Out(stream of PlaceCommand)
     numbered : Out(8)
         Number, modulo 256, of commands given to ``places`` without ``drop``.
@@ -126,8 +140,11 @@ class Dispatch(wiring.Component):
         super().__init__(
             {
                 "segments": In(stream.Signature(segment_layout(parameters))),
+                "covered": In(covered_layout(parameters)),
                 "tick": In(16),
                 "credits": Out(CreditSignature()),
+                "requests": Out(stream.Signature(ReadRequest)),
+                "read_room": In(1),
                 "places": Out(stream.Signature(PlaceCommand)),
                 "numbered": Out(TICKET_WIDTH),
                 "ticket": Out(TICKET_WIDTH),
@@ -222,6 +239,8 @@ class Dispatch(wiring.Component):
             self.cq.eq(segment.cq),
             self.busy.eq(closed.busy),
         ]
+        # What is offered is in ``segment``.
+        held_up = self.requests.valid & ~self.requests.ready
         request = self.credits.requests
         granted = self.credits.granted
         refused = plan.awaits & granted.valid & ~granted.payload
@@ -229,14 +248,15 @@ class Dispatch(wiring.Component):
         contradicted = plan.verified & ~other_name & mismatch
         m.d.comb += request.payload.cq.eq(segment.cq)
         # Right from the second cycle after a segment is taken.
+        complete = segment.starts & segment.ends
         fits = is_send & ~segment.receive.fault & ~segment.receive.short
         m.d.sync += [
             unfit.eq(
                 is_send
                 & ~segment.receive.fault
-                & (segment.receive.short | ~(segment.complete | segment.mapped))
+                & (segment.receive.short | ~(complete | segment.mapped))
             ),
-            opens_send.eq(fits & segment.mapped & ~segment.complete),
+            opens_send.eq(fits & segment.mapped & ~complete),
             unfit_reason.eq(
                 Mux(
                     segment.receive.short,
@@ -269,12 +289,25 @@ class Dispatch(wiring.Component):
         with m.If(taken[1]):
             m.d.sync += overlap.eq(trackers.overlap)
 
+        # What of its message the segment covers: long before ISSUE, if that marks it.
+        covered = Signal.like(self.covered)
+        covers_inner, covers_head, covers_tail = Signal(), Signal(), Signal()
+        whole = covered.low <= covered.high
+        with m.If(taken[0]):
+            m.d.sync += covered.eq(self.covered)
+        m.d.sync += [
+            covers_inner.eq(covered.low < covered.high),
+            covers_head.eq(segment.starts & (segment.ends | whole)),
+            covers_tail.eq(segment.ends & (segment.starts | whole)),
+        ]
+
         with m.FSM() as fsm:
             with m.State("LOOKUP"):
                 # Taken in every cycle: what counts is the last, and the paths are shorter.
                 m.d.comb += closed.lookup.eq(self.segments.valid)
+                with m.If(~held_up):
+                    m.d.sync += segment.eq(incoming)
                 m.d.sync += [
-                    segment.eq(incoming),
                     is_record.eq(incoming.datagram.opcode == Opcode.WRITE_RECORD),
                     is_send.eq(~incoming.datagram.opcode.matches(*NO_SENDS)),
                     names_place.eq(incoming.datagram.opcode.matches(*RECORD_OPCODES)),
@@ -283,9 +316,10 @@ class Dispatch(wiring.Component):
                     plan.eq(0),
                     plan.drop.eq(incoming.drop),
                     plan.dropped.eq(incoming.drop != 0),
+                    plan.terminate.eq(incoming.datagram.opcode == Opcode.TERMINATE),
                     has_payload.eq(incoming.datagram.payload_length != 0),
                 ]
-                with m.If(marking | closed.busy):
+                with m.If(marking | closed.busy | held_up):
                     pass
                 with m.Elif(trackers.complete):
                     m.d.sync += back_to_decide.eq(0)
@@ -300,9 +334,18 @@ class Dispatch(wiring.Component):
                         m.next = "MATCH"
                         with m.If(
                             (incoming.drop != 0)
-                            | incoming.datagram.opcode.matches(Opcode.WRITE, Opcode.READ_REQUEST)
+                            | incoming.datagram.opcode.matches(Opcode.WRITE, Opcode.TERMINATE)
                         ):
                             issue_plan()
+                        with m.Elif(incoming.datagram.opcode == Opcode.READ_REQUEST):
+                            m.next = "ROOM"
+
+            with m.State("ROOM"):
+                finish(
+                    request=self.read_room,
+                    drop=Mux(self.read_room, 0, Counter.DROP_READ_BUSY),
+                    dropped=~self.read_room,
+                )
 
             with m.State("MATCH"):
                 m.d.comb += trackers.keep.eq(1)
@@ -375,7 +418,7 @@ class Dispatch(wiring.Component):
                         consume=1,
                         awaits=1,
                     )
-                with m.Elif(segment.complete):
+                with m.Elif(complete):
                     finish(complete=1, consume=is_send, remember=1, awaits=1)
                 with m.Elif(segment.mapped & trackers.free):
                     finish(open=1, mark=1, consume=is_send, awaits=1)
@@ -438,9 +481,7 @@ class Dispatch(wiring.Component):
 
         # In time for DECIDE, which waits for ``closed``: four cycles after LOOKUP.
         m.d.sync += conflicts.eq(
-            segment.mapped
-            & (is_record | segment.opening | (fits & ~segment.complete))
-            & overlap.any()
+            segment.mapped & (is_record | segment.opening | (fits & ~complete)) & overlap.any()
         )
         # The row is read before it is known whether there is anything to look it up for.
         m.d.comb += [
@@ -455,7 +496,7 @@ class Dispatch(wiring.Component):
         ]
 
         # ISSUE: everything that the plan asks for, in one cycle.
-        places_now = has_payload & ~plan.dropped
+        places_now = has_payload & ~plan.dropped & ~plan.terminate
         m.d.comb += [
             issue.eq(
                 issuing
@@ -472,7 +513,7 @@ class Dispatch(wiring.Component):
             self.places.payload.qpn.eq(datagram.qpn),
             self.places.payload.length.eq(datagram.payload_length),
             self.places.payload.offset.eq(datagram.payload_offset),
-            self.places.payload.drop.eq(plan.dropped),
+            self.places.payload.drop.eq(plan.dropped | plan.terminate),
             self.ticket.eq(self.numbered + (issuing & places_now)),
             self.settle.eq(issue),
             self.consume.eq(issue & plan.consume),
@@ -510,6 +551,7 @@ class Dispatch(wiring.Component):
         ]
         self._compose(m, segment, plan, trackers.row, pushing)
         self._track(m, segment, trackers)
+        self._request(m, segment, plan, is_send, issue)
         # The map's answer comes while the next datagram is on its way here.
         m.d.comb += [
             trackers.open.eq(issue & plan.open),
@@ -520,14 +562,14 @@ class Dispatch(wiring.Component):
             with m.State("IDLE"):
                 m.d.sync += [
                     trackers.mark_index.eq(tracker),
-                    trackers.head.eq(segment.head),
-                    trackers.tail.eq(segment.tail),
-                    self.marks.payload.first.eq(segment.map_base + segment.low),
-                    self.marks.payload.last.eq(segment.map_base + segment.high - 1),
+                    trackers.head.eq(covers_head),
+                    trackers.tail.eq(covers_tail),
+                    self.marks.payload.first.eq(segment.map_base + covered.low),
+                    self.marks.payload.last.eq(segment.map_base + covered.high - 1),
                 ]
                 with m.If(issue & plan.mark & has_payload):
                     m.next = "EDGES"
-                    with m.If(segment.inner):
+                    with m.If(covers_inner):
                         m.next = "MARK"
             with m.State("EDGES"):
                 m.d.comb += trackers.mark.eq(1)
@@ -550,6 +592,48 @@ class Dispatch(wiring.Component):
 
     def _name(self, datagram):
         return message_name(self._parameters, datagram).as_value()
+
+    def _request(self, m, segment, plan, is_send, issue):
+        """Answers that the datagram at ISSUE asks for, or a peer's Terminate."""
+        datagram = segment.datagram
+        offered = self.requests
+        reports, terminates = Signal(), Signal()
+        code = Signal(CODE_WIDTH)
+        # The tick number with which the pause after a Terminate ends. The pause is a power of two:
+        # modulo twice that its sum with anything differs in one bit.
+        after = Signal(TERMINATE_TICKS.bit_length())
+        pauses = Signal()
+        report, terminate = Signal(), Signal()
+        m.d.comb += [
+            report.eq(is_reported(plan.drop) & segment.reports & self.read_room & ~pauses),
+            terminate.eq(plan.terminate & ~plan.dropped),
+        ]
+        with m.If(issue & report):
+            m.d.sync += [after.eq(self.tick ^ TERMINATE_TICKS), pauses.eq(1)]
+        with m.Elif(self.tick[: len(after)] == after):
+            m.d.sync += pauses.eq(0)
+        with m.If(issue):
+            is_request = datagram.opcode == Opcode.READ_REQUEST
+            m.d.sync += [
+                offered.valid.eq(plan.request | report | terminate),
+                reports.eq(report),
+                terminates.eq(terminate),
+                code.eq(terminate_code(plan.drop, is_send, is_request)),
+            ]
+        with m.Elif(offered.ready):
+            m.d.sync += offered.valid.eq(0)
+        for name in ("qpn", "source_mac", "source_ip", "source_port", "msn", "sink_to"):
+            m.d.comb += offered.payload[name].eq(datagram[name])
+        m.d.comb += [
+            offered.payload.sink_stag.eq(
+                Cat(datagram.immediate[:16], code_or(reports, code, datagram.immediate[16:]))
+            ),
+            offered.payload.size.eq(datagram.mlen),
+            offered.payload.address.eq(segment.address),
+            offered.payload.region.eq(datagram.stag[8:]),
+            offered.payload.report.eq(reports),
+            offered.payload.terminate.eq(terminates),
+        ]
 
     def _track(self, m, segment, trackers):
         """What a tracker that opens keeps of the segment that opens it, and what is kept of any
@@ -592,22 +676,13 @@ class Dispatch(wiring.Component):
         segment."""
         datagram = segment.datagram
         entry = self.entries.payload
-        # Of the segment taken two cycles ago: long before ISSUE, if that completes it.
-        is_head = Signal()
-        is_tail = Signal()
-        segment_end = Signal(33)
-        m.d.sync += [
-            is_head.eq(datagram.mo == 0),
-            segment_end.eq(datagram.mo + datagram.payload_length),
-            is_tail.eq(segment_end == datagram.mlen),
-        ]
         flags = {
             CqeFlag.RECEIVE: 1,
             CqeFlag.IMMEDIATE: row.immediate_valid,
             CqeFlag.SOLICITED: row.solicited,
             CqeFlag.SEGMENT: plan.segment,
-            CqeFlag.HEAD: plan.segment & is_head,
-            CqeFlag.TAIL: plan.segment & is_tail,
+            CqeFlag.HEAD: plan.segment & segment.starts,
+            CqeFlag.TAIL: plan.segment & segment.ends,
             CqeFlag.MAPPED: 0,
         }
         with m.If(~pushing):

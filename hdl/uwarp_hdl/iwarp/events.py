@@ -2,19 +2,20 @@
 
 ::
 
-    requests[*] --> round robin --> room in the ring? --> write burst of 2 words --> written
-                                         '--> lost
+    requests[*] -+-> round robin --> room in the ring? --> write burst of 4 words --> written
+    terminates --'                       '--> lost
     full, touched --> [FullQueues] --> requests (once for each CQ)
 """
 
-from amaranth.hdl import Array, C, Cat, Module, Signal
+from amaranth.hdl import Array, C, Cat, Module, Mux, Signal
 from amaranth.lib import memory, stream, wiring
 from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
 
 from uwarp.contract import EVENT, Counter, EventType, Parameters
 
 from ..interfaces import WriteClientSignature
-from ..layouts import EventRequest, EventRing, structure_layout
+from ..layouts import EventRequest, EventRing, ReceivedTerminate, structure_layout
 from ..stream.arbiter import RoundRobin
 from ..stream.queue import Queue
 
@@ -22,13 +23,15 @@ __all__ = ["EventUnit", "FullQueues"]
 
 _EVENT_LAYOUT = structure_layout(EVENT)
 _EVENT_BEATS = EVENT.size // 8
+#: The time in an event has the upper bits of the clock's.
+_TIME_WIDTH = _EVENT_LAYOUT["time_low"].width + _EVENT_LAYOUT["time_high"].width
 
 
 class EventUnit(wiring.Component):
     """Write events into their ring, or count them as lost if it is full or not in use.
 
-    An event takes 4 or 5 cycles, if the bus takes its words at once, one that is lost 2. The bus
-    may have any number of them unanswered.
+    An event takes 6 cycles, if the bus takes its words at once, one that is lost 2. The bus may
+    have any number of them unanswered.
 
     Parameters
     ----------
@@ -38,6 +41,8 @@ class EventUnit(wiring.Component):
     Members
     -------
     requests : In(stream of EventRequest).array(clients)
+    terminates : In(stream of ReceivedTerminate)
+        Taken when it is written or lost: nothing else keeps it.
     ring : In(EventRing)
     clear : In(1)
         Strobe: the ring begins anew, not later than in the first cycle in which ``ring`` is new.
@@ -56,6 +61,7 @@ class EventUnit(wiring.Component):
         super().__init__(
             {
                 "requests": In(stream.Signature(EventRequest)).array(clients),
+                "terminates": In(stream.Signature(ReceivedTerminate)),
                 "ring": In(EventRing),
                 "clear": In(1),
                 "consumer": In(32),
@@ -68,16 +74,18 @@ class EventUnit(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.turn = turn = RoundRobin(self._clients)
+        m.submodules.turn = turn = RoundRobin(self._clients + 1)
         ring = self.ring
         request = Signal(EventRequest)
+        is_terminate = Signal()
         producer = Signal(32)
         occupied = Signal(32)
         full = Signal()
         offset = Signal(15)
         phase = Signal()
-        words = Signal(8 * EVENT.size)
-        beats_left = Signal(range(_EVENT_BEATS + 1))
+        written_phase = Signal()
+        time = Signal(_TIME_WIDTH)
+        beat_index = Signal(range(_EVENT_BEATS))
         event = Signal(_EVENT_LAYOUT)
         burst, beat = self.write.bursts, self.write.beats
         size = C(1, 16) << ring.log2
@@ -89,49 +97,75 @@ class EventUnit(wiring.Component):
             self.written.eq(self.write.done),
             self.events.eq(0),
         ]
+        low = _EVENT_LAYOUT["time_low"].width
         m.d.comb += [
-            turn.requests.eq(Cat(port.valid for port in self.requests)),
+            turn.requests.eq(Cat(*(port.valid for port in self.requests), self.terminates.valid)),
             event.type.eq(request.type),
             event.number.eq(request.number),
-            event.time.eq(self.time),
-            event.phase.eq(phase),
+            event.time_low.eq(time[:low]),
+            event.time_high.eq(time[low:]),
+            event.phase.eq(written_phase),
             burst.p.beats.eq(_EVENT_BEATS - 1),
-            beat.p.data.eq(words[:64]),
             beat.p.strobe.eq(0xFF),
-            beat.p.last.eq(beats_left == 1),
-            beat.valid.eq(beats_left != 0),
+            beat.p.last.eq(beat_index == _EVENT_BEATS - 1),
         ]
+        terminate = self.terminates.p
+        with m.If(is_terminate):
+            m.d.comb += [
+                event[name].eq(terminate[name])
+                for name in ("msn", "source_ip", "source_port", "code")
+            ]
+        # Two multiplexers of two and one behind them are the smallest.
+        words = [event.as_value().word_select(index, 64) for index in range(_EVENT_BEATS)]
+        first, second = (Mux(beat_index[0], words[at + 1], words[at]) for at in (0, 2))
+        m.d.comb += beat.p.data.eq(Mux(beat_index[1], second, first))
         with m.If(burst.ready):
             m.d.sync += burst.valid.eq(0)
-        with m.If(beat.valid & beat.ready):
-            m.d.sync += [words.eq(words[64:]), beats_left.eq(beats_left - 1)]
 
         # What ``full``, ``offset`` and ``phase`` say is right two cycles after the index moved.
         moved = Signal(2)
         m.d.sync += moved.eq(moved[1:])
+        numbers = [*(port.p.number for port in self.requests), terminate.qpn]
+        types = [*(port.p.type for port in self.requests), C(EventType.TERMINATE, 8)]
         with m.FSM():
             with m.State("CHOOSE"):
                 m.d.comb += turn.advance.eq(turn.valid)
-                m.d.sync += request.eq(Array(port.payload for port in self.requests)[turn.index])
+                m.d.sync += [
+                    request.type.eq(Array(types)[turn.index]),
+                    request.number.eq(Array(numbers)[turn.index]),
+                    is_terminate.eq(turn.index == self._clients),
+                ]
                 for index, port in enumerate(self.requests):
                     m.d.comb += port.ready.eq(turn.index == index)
                 with m.If(turn.valid):
                     m.next = "DECIDE"
             with m.State("DECIDE"):
-                with m.If(~moved.any() & ~self.clear & ~burst.valid & ~beat.valid):
-                    m.next = "CHOOSE"
+                m.d.sync += [
+                    beat_index.eq(0),
+                    written_phase.eq(phase),
+                    time.eq(self.time[len(self.time) - _TIME_WIDTH :]),
+                ]
+                with m.If(~moved.any() & ~self.clear & ~burst.valid):
                     with m.If(full):
+                        m.d.comb += self.terminates.ready.eq(is_terminate)
                         m.d.sync += self.events[Counter.EVENTS_LOST].eq(1)
+                        m.next = "CHOOSE"
                     with m.Else():
                         m.d.sync += [
                             self.events[Counter.EVENTS].eq(1),
-                            burst.p.address.eq(ring.address + (offset << 4)),
+                            burst.p.address.eq(ring.address + (offset << exact_log2(EVENT.size))),
                             burst.valid.eq(1),
-                            words.eq(event),
-                            beats_left.eq(_EVENT_BEATS),
                             producer.eq(producer + 1),
                             moved.eq(0b11),
                         ]
+                        m.next = "WRITE"
+            with m.State("WRITE"):
+                m.d.comb += beat.valid.eq(1)
+                with m.If(beat.ready):
+                    m.d.sync += beat_index.eq(beat_index + 1)
+                    with m.If(beat.p.last):
+                        m.d.comb += self.terminates.ready.eq(is_terminate)
+                        m.next = "CHOOSE"
         with m.If(self.clear):
             m.d.sync += [producer.eq(0), moved.eq(0b11)]
         return m

@@ -85,6 +85,7 @@ OVERHEAD = {
         Opcode.WRITE,
         Opcode.READ_REQUEST,
         Opcode.SEND,
+        Opcode.TERMINATE,
         Opcode.WRITE_RECORD,
         Opcode.READ_RESPONSE_RECORD,
         Opcode.SEND_IMMEDIATE,
@@ -94,7 +95,8 @@ OVERHEAD = {
 #: How much more the headers of an IPv6 datagram take.
 IPV6_OVERHEAD = IPV6.size - IPV4.size
 
-_POSTED = tuple(opcode for opcode in OVERHEAD if opcode != Opcode.READ_RESPONSE_RECORD)
+_ANSWERS = (Opcode.TERMINATE, Opcode.READ_RESPONSE_RECORD)
+_POSTED = tuple(opcode for opcode in OVERHEAD if opcode not in _ANSWERS)
 _UNICAST = (Opcode.WRITE, Opcode.READ_REQUEST, Opcode.WRITE_RECORD)
 
 
@@ -105,12 +107,15 @@ def clamped_mtu(parameters: Parameters, path_mtu: Value) -> Value:
 
 
 def message_layout(parameters: Parameters) -> data.StructLayout:
-    """A message to send: a WQE that was fetched and checked, or (``silent``) a response.
+    """A message to send: a WQE that was fetched and checked, or (``silent``) a response or a
+    Terminate.
 
     ``room`` is the most payload octets of a segment, ``granule_mask`` the granule less one. Of a
     Read ``immediate`` is the sink's lkey and the only piece's address the sink TO. Of a response
     ``immediate`` is the request's MSN, ``address`` its payload's DMA address, and what its QP's row
-    says (``room``, ``epoch``) is left to the segmenter. Where it goes is written elsewhere.
+    says (``room``, ``epoch``) is left to the segmenter. A Terminate is like a response, but the
+    upper half of its ``stag`` is the code, as ``whole_code`` takes it; and it has no payload,
+    whatever ``length`` says. Where it goes is written elsewhere.
     """
     return data.StructLayout(
         {

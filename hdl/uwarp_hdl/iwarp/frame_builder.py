@@ -60,6 +60,7 @@ _HEADERS = {
         Opcode.WRITE,
         Opcode.READ_REQUEST,
         Opcode.SEND,
+        Opcode.TERMINATE,
         Opcode.WRITE_RECORD,
         Opcode.READ_RESPONSE_RECORD,
         Opcode.SEND_IMMEDIATE,
@@ -75,7 +76,7 @@ def buffer_words(parameters: Parameters) -> int:
 
 def done_layout(parameters: Parameters) -> data.StructLayout:
     """How a message ended. ``tracked`` if it is a Read whose CQE comes from its tracker, ``silent``
-    if it is a response: it has none."""
+    if it is a response or a Terminate: it has none."""
     members = segment_layout(parameters).members
     names = ("slot", "status", "discard", "silent")
     return data.StructLayout({name: members[name] for name in names} | {"tracked": 1})
@@ -335,6 +336,7 @@ class FrameBuilder(wiring.Component):
             check.end.ipv6.eq(segment.ipv6),
             check.end.own.eq(own),
             check.end.group.eq(group),
+            check.end.terminate.eq(segment.opcode == Opcode.TERMINATE),
             end_valid.eq(end),
         ]
         m.d.comb += [

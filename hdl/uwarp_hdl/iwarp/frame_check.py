@@ -33,8 +33,8 @@ class FrameEnd(data.Struct):
 
     ``checksum`` is UDP's, ``crc`` the last four octets, the first on the wire in bits 7:0; ``vlan``
     and ``ipv6`` tell where the former goes. ``own`` if its destination is the port's own MAC
-    address, ``group`` if that has the group bit. Without ``frame`` there is nothing to send.
-    ``completes`` if a message ends with it.
+    address, ``group`` if that has the group bit; ``terminate`` if it is a Terminate. Without
+    ``frame`` there is nothing to send. ``completes`` if a message ends with it.
     """
 
     octets: LENGTH_WIDTH
@@ -44,6 +44,7 @@ class FrameEnd(data.Struct):
     ipv6: 1
     own: 1
     group: 1
+    terminate: 1
     checksum: 16
     crc: 32
 

@@ -54,6 +54,7 @@ class _Stage(data.Struct):
     completes: 1
     own: 1
     group: 1
+    terminate: 1
 
 
 class FrameSender(wiring.Component):
@@ -73,7 +74,7 @@ class FrameSender(wiring.Component):
     tail : Out
         First word of the buffer that is still to be sent; one bit more than an address.
     tx : Out(PacketSignature())
-    own, group : Out(1)
+    own, group, terminate : Out(1)
         Of the frame that ``tx`` offers, as FrameEnd has them.
     passed, completes : Out(1)
         In the cycle in which the last beat of a frame is taken, or a FrameEnd without a frame
@@ -94,6 +95,7 @@ class FrameSender(wiring.Component):
                 "tx": Out(PacketSignature()),
                 "own": Out(1),
                 "group": Out(1),
+                "terminate": Out(1),
                 "passed": Out(1),
                 "completes": Out(1),
             }
@@ -152,6 +154,7 @@ class FrameSender(wiring.Component):
             next_stage.completes.eq(frame.completes),
             next_stage.own.eq(frame.own),
             next_stage.group.eq(frame.group),
+            next_stage.terminate.eq(frame.terminate),
         ]
         with m.If(next_last):
             m.d.comb += [
@@ -196,6 +199,7 @@ class FrameSender(wiring.Component):
                 tx.count.eq(in_register.count),
                 self.own.eq(in_register.own),
                 self.group.eq(in_register.group),
+                self.terminate.eq(in_register.terminate),
                 mark.eq(in_register.mark),
                 completes.eq(in_register.completes),
             ]

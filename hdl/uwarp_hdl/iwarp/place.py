@@ -8,7 +8,7 @@ A word leaves a cycle. A command takes one cycle for itself, its words, and one 
 payload's first octet stands further up in its word than in memory.
 """
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import C, Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
@@ -21,6 +21,9 @@ from .burst import WriteBursts
 from .receive_layouts import TICKET_WIDTH, PlaceCommand, fault_layout
 
 __all__ = ["Placer"]
+
+_END_WIDTH = 14
+"""Of the number of a payload's last word, from a multiple of ``BURST_WORDS`` on."""
 
 
 class Placer(wiring.Component):
@@ -64,102 +67,96 @@ class Placer(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.bursts = bursts = WriteBursts(self._parameters, self._outstanding)
+        m.submodules.bursts = bursts = WriteBursts(
+            self._parameters, self._outstanding, end_width=_END_WIDTH
+        )
 
+        # What is dropped moves no octet up or down.
         command = self.commands.payload
-        lane = command.address[:3]
-        in_beyond = Signal(17)  # octets, the first word's included, from octet 1 on
-        out_beyond = Signal(17)
+        lane = Signal(3)
+        shift = Signal(3)
+        place_bits = 3 + exact_log2(BURST_WORDS)
+        final_octet = Signal(17)  # from the first word's octet 0 on
+        final_in_block = Signal(17)  # from the last multiple of ``BURST_WORDS`` on
         m.d.comb += [
-            in_beyond.eq(command.length + command.offset - 1),
-            out_beyond.eq(command.length + lane - 1),
+            lane.eq(Mux(command.drop, command.offset, command.address[:3])),
+            shift.eq(lane - command.offset),
+            final_octet.eq(self._last(lane, command.length)),
+            final_in_block.eq(self._last(command.address[:place_bits], command.length)),
         ]
 
         active = Signal()
         drop = Signal()
-        shift = Signal(3)
-        from_held = Signal(8)
+        back = Signal(3)
         ahead = Signal()
         first = Signal()
-        in_left = Signal(14)  # words after the next one
-        out_left = Signal(14)
-        exhausted = Signal()
+        word = Signal(14)
+        final_word = Signal(14)
         final = Signal()
+        spills = Signal()  # the final word holds octets of the word before only
         position = Signal(range(BURST_WORDS))
         head_strobe = Signal(8)
         tail_strobe = Signal(8)
         m.d.comb += [
             bursts.commands.payload.run.word.eq(command.address[3:]),
-            bursts.commands.payload.run.end.eq(
-                (command.address[: 3 + exact_log2(BURST_WORDS)] + command.length - 1)[3:]
-            ),
+            bursts.commands.payload.run.end.eq(final_in_block[3:]),
             bursts.commands.payload.qpn.eq(command.qpn),
             bursts.commands.valid.eq(self.commands.valid & ~active & ~command.drop),
             self.commands.ready.eq(~active & (command.drop | bursts.commands.ready)),
         ]
         with m.If(self.commands.valid & self.commands.ready):
-            shift_next = Signal(3)
-            m.d.comb += shift_next.eq(lane - command.offset)
             m.d.sync += [
                 active.eq(1),
                 drop.eq(command.drop),
-                shift.eq(shift_next),
-                from_held.eq(Cat(shift_next > i for i in range(8))),
+                back.eq(~shift),
                 ahead.eq(lane < command.offset),
+                spills.eq(final_octet[:3] < shift),
                 first.eq(1),
-                in_left.eq(in_beyond[3:]),
-                out_left.eq(out_beyond[3:]),
-                exhausted.eq(0),
-                final.eq(out_beyond[3:] == 0),
+                word.eq(0),
+                final_word.eq(final_octet[3:]),
+                # Without the carries of all of ``final_octet``.
+                final.eq(~command.length[4:].any() & (command.length[:4] + lane <= 8)),
                 position.eq(command.address[3:]),
                 head_strobe.eq(0xFF << lane),
-                tail_strobe.eq(0xFF >> ~out_beyond[:3]),
+                tail_strobe.eq(0xFF >> ~final_octet[:3]),
             ]
 
-        # Octet i of the payload's word goes to lane i + shift, of this word of memory or the next.
-        rotated = self.payload.payload.data
-        for bit in range(3):
-            rotated = Mux(shift[bit], rotated.rotate_left(8 << bit), rotated)
-        held = Signal(64)
-        merged = Signal(64)
-        m.d.comb += merged.eq(
-            Cat(
-                Mux(from_held[i], held.word_select(i, 8), rotated[8 * i : 8 * i + 8])
-                for i in range(8)
-            )
-        )
-
+        # Octet i of the payload's word goes to lane i + shift, of this word of memory or the next:
+        # eight octets of this word and the seven before, the highest by ``back`` octets first.
         beat = self.write.beats
+        held = Signal(56)
+        octets = Cat(held, self.payload.payload.data)
+        for bit in reversed(range(3)):
+            octets = Mux(back[bit], octets[8 << bit :], octets)[: 64 + 8 * ((1 << bit) - 1)]
+
         beat_free = ~beat.valid | beat.ready
+        exhausted = final & spills & ~ahead
         emit = Signal()
         m.d.comb += [
             self.payload.ready.eq(active & ~exhausted & (drop | ahead | beat_free)),
-            emit.eq(active & ~drop & ~ahead & beat_free & (exhausted | self.payload.valid)),
+            emit.eq(active & ~ahead & (drop | beat_free) & (exhausted | self.payload.valid)),
         ]
         with m.If(beat.ready):
             m.d.sync += beat.valid.eq(0)
         with m.If(self.payload.valid & self.payload.ready):
-            m.d.sync += [
-                held.eq(rotated),
-                ahead.eq(0),
-                in_left.eq(in_left - 1),
-                exhausted.eq(in_left == 0),
-            ]
-            with m.If(drop & (in_left == 0)):
-                m.d.sync += active.eq(0)
+            m.d.sync += [held.eq(self.payload.payload.data[8:]), ahead.eq(0)]
         with m.If(emit):
+            word_next = word + 1
+            m.d.sync += [
+                position.eq(position + 1),
+                word.eq(word_next),
+                final.eq(word_next == final_word),
+                first.eq(0),
+                active.eq(~final),
+            ]
+        with m.If(emit & ~drop):
             m.d.sync += [
                 beat.valid.eq(1),
-                beat.payload.data.eq(merged),
+                beat.payload.data.eq(octets),
                 beat.payload.strobe.eq(
                     Mux(first, head_strobe, 0xFF) & Mux(final, tail_strobe, 0xFF)
                 ),
                 beat.payload.last.eq(final | position.all()),
-                position.eq(position + 1),
-                out_left.eq(out_left - 1),
-                final.eq(out_left == 1),
-                first.eq(0),
-                active.eq(~final),
             ]
 
         wiring.connect(m, wiring.flipped(self.write.bursts), bursts.bursts)
@@ -173,3 +170,8 @@ class Placer(wiring.Component):
         m.d.comb += self.retired.eq(retired + bursts.answered)
         m.d.sync += retired.eq(self.retired)
         return m
+
+    def _last(self, first, length):
+        """``first + length - 1``, with one carry chain only of all bits."""
+        before = (first + ~C(0, len(first)))[: len(first)]
+        return length + Cat(before, (first == 0).replicate(17 - len(first)))

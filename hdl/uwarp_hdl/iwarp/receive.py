@@ -1,10 +1,10 @@
 """The receive side past the verdict: datagrams into memory, validity maps and completions.
 
 datagrams -----+-> [SegmentCheck] -> [Dispatch] ------------> [CompletionQueue] -> completions
-read_openings -'    |    |    |        |    |  '-> [MapSnapshot] --^     |
-               tables    |  [Receive-  |    '----> [ValidityMap]         '--> map_write
-                         |   Queue]    |
-requests <---------------'             v
+read_openings -'    |         |       |  |    |  '-> [MapSnapshot] --^     |
+               tables     [Receive-   |  |    '----> [ValidityMap]         '--> map_write
+                           Queue]     |  |
+requests <----------------------------'  v
 payload ----------------------> [Placer] --> payload_write
 
 faults of both writes --> [FailedQueuePairs] --> failed: to the check, the completions, and out
@@ -77,9 +77,9 @@ class DatagramReceiver(wiring.Component):
     trackers_full : Out(1)
         No tracker is free.
     requests : Out(stream of ReadRequest)
-        Read Requests accepted.
+        Read Requests accepted, Terminates to be sent, and those that came.
     read_room : In(1)
-        A Read Request can be taken. Right from 3 cycles after the last.
+        One of the first two can be taken. Right from the cycle after the last was taken.
     time : In(47)
         Cycles.
     qp, region : Out(TableReadSignature)
@@ -170,7 +170,7 @@ class DatagramReceiver(wiring.Component):
         wiring.connect(m, wiring.flipped(self.wqe_read), receive_queue.wqe_read)
         wiring.connect(m, check.look, receive_queue.look)
         wiring.connect(m, check.segments, dispatch.segments)
-        wiring.connect(m, check.requests, wiring.flipped(self.requests))
+        wiring.connect(m, dispatch.requests, wiring.flipped(self.requests))
 
         wiring.connect(m, wiring.flipped(self.credits), dispatch.credits)
         wiring.connect(m, dispatch.places, places.i)
@@ -214,7 +214,7 @@ class DatagramReceiver(wiring.Component):
             check.read_openings.payload.eq(self.read_openings.payload),
             check.read_openings.valid.eq(self.read_openings.valid & ready),
             self.read_openings.ready.eq(check.read_openings.ready & ready),
-            check.read_room.eq(self.read_room),
+            dispatch.read_room.eq(self.read_room),
             self.opened.eq(dispatch.read_answered),
             self.opened_ok.eq(dispatch.read_opened),
             self.trackers_full.eq(dispatch.full),
@@ -223,6 +223,7 @@ class DatagramReceiver(wiring.Component):
             receive_queue.qp.row.eq(self.qp.row),
             receive_queue.settle.eq(dispatch.settle),
             receive_queue.consume.eq(dispatch.consume),
+            dispatch.covered.eq(check.covered),
             check.found.eq(dispatch.found),
             check.span.eq(dispatch.span),
             check.own.eq(dispatch.own),

@@ -23,6 +23,7 @@ __all__ = [
     "MessageKind",
     "PendingCompletion",
     "PlaceCommand",
+    "covered_layout",
     "fault_layout",
     "granule_width",
     "map_run_layout",
@@ -40,6 +41,7 @@ __all__ = [
 NO_SENDS = (
     Opcode.WRITE,
     Opcode.READ_REQUEST,
+    Opcode.TERMINATE,
     Opcode.WRITE_RECORD,
     Opcode.READ_RESPONSE_RECORD,
 )
@@ -132,15 +134,15 @@ class PendingCompletion(data.Struct):
 def segment_layout(parameters: Parameters) -> data.StructLayout:
     """A datagram, with all that can be said of it without regard to messages.
 
-    ``drop`` is the Counter of the first failed check, 0 if none. ``low`` to ``high`` - 1 are the
-    granules between the message's ``first`` and ``last`` which the segment covers, if ``inner``;
-    ``head`` and ``tail`` say whether it covers those two. ``start`` and ``end`` are the offsets of
-    the message's first and last octet, ``complete`` says that the payload is the whole message,
-    ``digest`` is that of its name.
+    ``drop`` is the Counter of the first failed check, 0 if none. ``first`` and ``last`` are the
+    message's first and last granule, ``start`` and ``end`` the offsets of its first and last octet.
+    ``starts`` and ``ends``: the segment begins, or ends, where its message does. ``digest`` is that
+    of the message's name.
 
     Of a Send ``datagram.stag``, ``base`` and the region's fields are those of its receive's SGE, or
     ``held``: its message was found open; so is that of any Read Response-Record without ``drop``,
-    whose ``base`` is as its header has it. ``mapped``: the message may have a tracker.
+    whose ``base`` is as its header has it. ``mapped``: the message may have a tracker. ``reports``:
+    its QP answers it by a Terminate, if it is dropped for a reason that is reported.
 
     With ``opening`` this is no datagram but a Read to be opened, as if it were a Response-Record
     without payload; ``receive.index`` is its WQE's.
@@ -159,6 +161,7 @@ def segment_layout(parameters: Parameters) -> data.StructLayout:
             "dma_addr": 64,
             "held": 1,
             "mapped": 1,
+            "reports": 1,
             "granule_log2": 5,
             "map_base": granule,
             "map_addr": 64,
@@ -166,15 +169,18 @@ def segment_layout(parameters: Parameters) -> data.StructLayout:
             "end": offset_width(parameters),
             "first": granule,
             "last": granule,
-            "low": granule + 1,
-            "high": granule + 1,
-            "head": 1,
-            "tail": 1,
-            "inner": 1,
-            "complete": 1,
+            "starts": 1,
+            "ends": 1,
             "receive": data.StructLayout({"available": 1, "fault": 1, "short": 1, "index": 16}),
         }
     )
+
+
+def covered_layout(parameters: Parameters) -> data.StructLayout:
+    """The granules that a segment covers but for its message's first and last: ``low`` to
+    ``high`` - 1, if that is any."""
+    granule = granule_width(parameters)
+    return data.StructLayout({"low": granule + 1, "high": granule + 1})
 
 
 def tracker_layout(parameters: Parameters) -> data.StructLayout:

@@ -11,7 +11,7 @@ burst each, until their shares of the cache are full; one for which a Send waits
 that failed nothing begins until its event is taken.
 """
 
-from amaranth.hdl import C, Cat, Module, Mux, Signal
+from amaranth.hdl import C, Cat, Module, Mux, Signal, signed
 from amaranth.lib import data, fifo, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
@@ -20,31 +20,78 @@ from uwarp.contract import BURST_WORDS, RECV_WQE, EventType, Parameters, QpState
 
 from ..interfaces import ReadClientSignature, TableReadSignature
 from ..layouts import QP_ROW, RECV_WQE_LAYOUT, EventRequest
-from ..stream.queue import Queue
 
 __all__ = ["CachedReceive", "ReceivePrefetch", "check_depth", "default_depth", "fill_layout"]
 
 FLIGHTS = 16
 WQE_WORDS = RECV_WQE.size // 8
 LARGEST_BURST = BURST_WORDS // WQE_WORDS
-CACHED_WQES = 4096
+CACHED_WQES = 2048
 
 # Of the WQEs in the unit in which a ring's address is given.
 _WQES_LOG2 = exact_log2(64 // RECV_WQE.size)
 
 
 def default_depth(parameters: Parameters) -> int:
-    """WQEs of a QP that are held: 64 at most.
+    """WQEs of a QP that are held: 32 at most.
 
-    At 11 cycles a Send, 64 last for 1.1 us of latency more than the bus takes for 16 bursts of
+    At 11 cycles a Send, 32 last for 1.1 us of latency more than the bus takes for 10 bursts of
     payload words before theirs.
     """
-    return min(64, max(8, CACHED_WQES // parameters.n_qp))
+    return min(32, max(8, CACHED_WQES // parameters.n_qp))
 
 
 def check_depth(depth: int) -> None:
     if depth not in (1 << log2 for log2 in range(2, 11)):
         raise ValueError(f"depth is {depth!r}; it takes a power of two from 4 to 1024")
+
+
+class RoomyFifo(wiring.Component):
+    """A FIFO in LUT RAM that never holds more than it has room for.
+
+    Parameters
+    ----------
+    width, depth : int
+        Bits of an item; items, a power of two.
+
+    Members
+    -------
+    put, last : In
+        ``last`` is put in; it is there from the next cycle on.
+    holds, first : Out
+    take : In(1)
+        ``first`` goes. Only if it ``holds`` any.
+    """
+
+    def __init__(self, width: int, depth: int):
+        self._depth = depth
+        super().__init__(
+            {
+                "put": In(1),
+                "last": In(width),
+                "holds": Out(1),
+                "first": Out(width),
+                "take": In(1),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.memory = items = memory.Memory(
+            shape=len(self.last), depth=self._depth, init=[]
+        )
+        writer, reader = items.write_port(), items.read_port(domain="comb")
+        write, read = Signal(range(2 * self._depth)), Signal(range(2 * self._depth))
+        m.d.comb += [
+            writer.addr.eq(write),
+            writer.data.eq(self.last),
+            writer.en.eq(self.put),
+            reader.addr.eq(read),
+            self.first.eq(reader.data),
+            self.holds.eq(write != read),
+        ]
+        m.d.sync += [write.eq(write + self.put), read.eq(read + self.take)]
+        return m
 
 
 class CachedReceive(data.Struct):
@@ -92,14 +139,18 @@ class ReceivePrefetch(wiring.Component):
     look_taken : In(1)
         Not in this cycle.
     qp : Out(TableReadSignature)
-    producer, consumer : In(32)
+    consumer : In
         Of ``look_qpn``, two cycles after ``look``.
+    posted : In(32)
+        Receives that wait in that ring, three cycles after ``look``.
     pause : In(1)
         Begin nothing.
     idle : Out(1)
         While ``pause``, from its second cycle on: nothing is on its way.
     clear, clear_qpn : In
         Indices of this QP begin at 0. Only while ``idle`` and ``pause``.
+    sweep : In(1)
+        With ``clear``, for each QP after a reset.
     read : Out(ReadClientSignature)
     fill : Out(1)
         Strobe.
@@ -126,12 +177,13 @@ class ReceivePrefetch(wiring.Component):
                 "look_qpn": Out(qpn),
                 "look_taken": In(1),
                 "qp": Out(TableReadSignature(QP_ROW, qpn)),
-                "producer": In(32),
-                "consumer": In(32),
+                "consumer": In(exact_log2(depth) + 1),
+                "posted": In(32),
                 "pause": In(1),
                 "idle": Out(1),
                 "clear": In(1),
                 "clear_qpn": In(qpn),
+                "sweep": In(1),
                 "read": Out(ReadClientSignature()),
                 "fill": Out(1),
                 "filled": Out(fill_layout(parameters)),
@@ -146,12 +198,12 @@ class ReceivePrefetch(wiring.Component):
         flying = Signal()
         m.d.comb += flying.eq((flights.level != 0) | self.fill)
         # All bursts may fail that are on their way, and the one that was being chosen.
-        m.submodules.faults = faults = Queue(len(self.look_qpn), 2 * FLIGHTS)
+        m.submodules.faults = faults = RoomyFifo(len(self.look_qpn), 2 * FLIGHTS)
         m.d.comb += [
             self.event_requests.payload.type.eq(EventType.DMA_READ),
-            self.event_requests.payload.number.eq(faults.o.payload),
-            self.event_requests.valid.eq(faults.o.valid),
-            faults.o.ready.eq(self.event_requests.ready),
+            self.event_requests.payload.number.eq(faults.first),
+            self.event_requests.valid.eq(faults.holds),
+            faults.take.eq(self.event_requests.valid & self.event_requests.ready),
         ]
         self._ask(m, flights, flying)
         self._take(m, flights, data.View(flight_shape, flights.r_data), faults)
@@ -170,8 +222,10 @@ class ReceivePrefetch(wiring.Component):
 
         # Each QP at most once, so there is always room.
         n_qp = self._parameters.n_qp
-        m.submodules.hints = hints = Queue(len(self.hint_qpn), n_qp)
-        queued = Signal(n_qp)
+        m.submodules.hints = hints = RoomyFifo(len(self.hint_qpn), n_qp)
+        m.submodules.queued = queued = memory.Memory(shape=1, depth=n_qp, init=[])
+        is_queued = queued.read_port(domain="comb")
+        queue = queued.write_port()
         hint = Signal()
         hint_qpn = Signal.like(self.hint_qpn)
         back = Signal()
@@ -194,13 +248,13 @@ class ReceivePrefetch(wiring.Component):
         asked = Signal(16)
         asked_next = Signal(16)
         issued = Signal()
-        posted = Signal(32)
         level = Signal(level_bits)
         slot = Signal(15)
-        size = Signal(16)
-        left = Signal(33)
+        in_ring = Signal(15)
+        many = Signal()  # more than any burst takes
+        left = Signal(signed(len(self.consumer) + 1))
         room = Signal(level_bits)
-        ring_left = Signal(16)
+        ring_left = Signal(range(largest + 1))
         wqe_address = Signal(64 - exact_log2(RECV_WQE.size))
         stretch = Signal(range(largest + 1))
         most = Signal(range(largest + 1))
@@ -208,8 +262,13 @@ class ReceivePrefetch(wiring.Component):
         count = Signal(range(largest + 1))
 
         m.d.comb += [
-            hints.i.p.eq(put_qpn),
-            hints.i.valid.eq(puts & ~queued.bit_select(put_qpn, 1)),
+            is_queued.addr.eq(put_qpn),
+            hints.last.eq(put_qpn),
+            hints.put.eq(puts & ~is_queued.data),
+            # Never both in a cycle.
+            queue.addr.eq(Mux(self.sweep, self.clear_qpn, Mux(puts, put_qpn, hints.first))),
+            queue.data.eq(puts & ~self.sweep),
+            queue.en.eq(self.sweep | puts | hints.take),
             self.qp.index.eq(qpn),
             get.addr.eq(qpn),
             # Looked at in LOOK, written neither then nor in ROW.
@@ -217,7 +276,7 @@ class ReceivePrefetch(wiring.Component):
             put.addr.eq(qpn),
             put.data.eq(asked_next),
             put.en.eq(issued),
-            size.eq(C(1, 16) << ring_log2),
+            in_ring.eq((1 << ring_log2) - 1),
             burst.p.address.eq(Cat(C(0, exact_log2(RECV_WQE.size)), wqe_address)),
             burst.p.beats.eq((count << exact_log2(WQE_WORDS)) - 1),
             flights.w_data.eq(Cat(qpn, asked)),
@@ -230,9 +289,6 @@ class ReceivePrefetch(wiring.Component):
             asked_next.eq(asked + count),
             issued.eq(0),
         ]
-        # Never both in a cycle, so that one decoder serves.
-        with m.If(puts | hints.o.ready):
-            m.d.sync += queued.bit_select(Mux(puts, put_qpn, hints.o.p), 1).eq(puts)
         with m.If(self.clear):
             m.d.comb += [put.addr.eq(self.clear_qpn), put.data.eq(0), put.en.eq(1)]
         with m.If(~self.waiting):
@@ -245,7 +301,7 @@ class ReceivePrefetch(wiring.Component):
                     m.d.sync += for_miss.eq(0)
                     # A miss is looked at once, and whenever it lasts with nothing on its way.
                     missed = self.miss & ~(served & flying)
-                    with m.If(again & (hints.o.valid | missed)):
+                    with m.If(again & (hints.holds | missed)):
                         # Behind the others; a hint that comes in this very cycle goes first.
                         m.d.comb += back.eq(1)
                         m.d.sync += again.eq(hint)
@@ -254,9 +310,9 @@ class ReceivePrefetch(wiring.Component):
                         m.next = "LOOK"
                     with m.Elif(again):
                         m.next = "LOOK"
-                    with m.Elif(hints.o.valid & ~puts):
-                        m.d.comb += hints.o.ready.eq(1)
-                        m.d.sync += qpn.eq(hints.o.p)
+                    with m.Elif(hints.holds & ~puts):
+                        m.d.comb += hints.take.eq(1)
+                        m.d.sync += qpn.eq(hints.first)
                         m.next = "LOOK"
             with m.State("LOOK"):
                 m.d.comb += self.look.eq(1)
@@ -278,18 +334,20 @@ class ReceivePrefetch(wiring.Component):
             with m.State("INDICES"):
                 m.d.comb += self.refuse.eq(for_miss & ~up)
                 m.d.sync += [
-                    posted.eq(self.producer - self.consumer),
                     level.eq(asked - self.consumer),
-                    slot.eq(asked & (size - 1)),
+                    slot.eq(asked & in_ring),
                 ]
                 m.next = "DIFFERENCES"
                 with m.If(~up):
                     m.next = "IDLE"
             with m.State("DIFFERENCES"):
+                burst_bits = exact_log2(largest)
+                behind = ~slot & in_ring
                 m.d.sync += [
                     wqe_address.eq((ring_addr << _WQES_LOG2) + slot),
-                    ring_left.eq(size - slot),
-                    left.eq(posted - level),
+                    ring_left.eq(Mux(behind[burst_bits:].any(), largest, behind[:burst_bits] + 1)),
+                    many.eq(self.posted[level_bits:].any()),
+                    left.eq(self.posted[:level_bits] - level),
                     room.eq(depth - level),
                     is_low.eq(level < depth // 2),
                 ]
@@ -297,9 +355,11 @@ class ReceivePrefetch(wiring.Component):
             with m.State("LIMITS"):
                 offset = wqe_address[: exact_log2(largest)]
                 m.d.sync += [
-                    stretch.eq(least(largest - offset, clip(ring_left))),
+                    stretch.eq(least(largest - offset, ring_left)),
                     # A producer index that was set back is behind what has been asked for.
-                    most.eq(Mux(left[32], 0, least(clip(left[:32]), clip(room)))),
+                    most.eq(
+                        Mux(many, clip(room), Mux(left < 0, 0, least(clip(left[:-1]), clip(room))))
+                    ),
                 ]
                 m.next = "COUNT"
             with m.State("COUNT"):
@@ -325,8 +385,8 @@ class ReceivePrefetch(wiring.Component):
         filled = self.filled
         m.d.comb += [
             beat.ready.eq(1),
-            faults.i.payload.eq(flight.qpn),
-            faults.i.valid.eq(beat.valid & beat.p.last & (spoiled | beat.p.error)),
+            faults.last.eq(flight.qpn),
+            faults.put.eq(beat.valid & beat.p.last & (spoiled | beat.p.error)),
         ]
         m.d.sync += self.fill.eq(0)
         with m.If(beat.valid):

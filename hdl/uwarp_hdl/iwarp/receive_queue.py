@@ -24,8 +24,10 @@ from .receive_prefetch import CachedReceive, ReceivePrefetch, check_depth, defau
 __all__ = ["PostedReceive", "ReceiveLookupSignature", "ReceiveQueue"]
 
 
-_BLOCK_RAM_BITS = 1 << 14
-"""Of a block RAM without its parity bits."""
+def _block_ram_width(depth):
+    """Of one block RAM of 16 Kbit; wider words have parity bits as well."""
+    width = max(1, min(32, (1 << 14) // depth))
+    return width + width // 8
 
 
 class PostedReceive(data.Struct):
@@ -221,6 +223,7 @@ class ReceiveQueue(wiring.Component):
             filled_write.data.eq(prefetch.filled.index + 1),
             prefetch.pause.eq(sweeping | resetting),
             prefetch.clear.eq(sweeping | reset),
+            prefetch.sweep.eq(sweeping),
             prefetch.clear_qpn.eq(Mux(sweeping, sweep, doorbell.qpn)),
             prefetch.hint.eq(consumed | (rung & ~doorbell.reset)),
             prefetch.hint_qpn.eq(Mux(consumed, sent_qpn, doorbell.qpn)),
@@ -268,8 +271,8 @@ class ReceiveQueue(wiring.Component):
             ),
             index_2.eq(consumer_2 + ahead[2]),
             cached_address.eq(Cat(index_2[:cache_bits], qpn_2)),
-            prefetch.producer.eq(producer_2),
             prefetch.consumer.eq(consumer_2),
+            prefetch.posted.eq(posted_3),
         ]
         m.d.sync += [
             valid.eq(Mux(flush, 0, Cat(0, valid_0, valid[1], valid[2] & ~prefetch.fill, valid[3]))),
@@ -316,7 +319,7 @@ class ReceiveQueue(wiring.Component):
         """
         filled = prefetch.filled
         depth = self._parameters.n_qp * self._depth
-        width = max(1, min(32, _BLOCK_RAM_BITS // depth))
+        width = _block_ram_width(depth)
         bits = Signal(CachedReceive)
         word = filled.receive.as_value()
         for first in range(0, len(word), width):

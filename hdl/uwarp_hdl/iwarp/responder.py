@@ -1,4 +1,5 @@
-"""Responder: Read Requests that were accepted become messages to send (device behaviour, 7.8).
+"""Responder: Read Requests that were accepted, and Terminates to be sent, become messages (device
+behaviour, 7.8 and 7.11).
 
 ::
 
@@ -6,6 +7,7 @@
                |     ^                                                             |
                |     +---------------------- free slots <--------------------------+
                +--> rows, destinations: memory of the slot
+               +--> terminates: those that came, in a queue to the event ring
 
 A request takes 4 cycles, more if its memory is in use. Responses of a QP, or from a region, that
 ``close`` names are dropped: their slots are marked until they are free again, and the segmenter
@@ -13,7 +15,7 @@ cuts no more of them. The slots are looked at one a cycle; the closing is done w
 that were cut by then are through.
 """
 
-from amaranth.hdl import Module, Mux, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
@@ -22,7 +24,8 @@ from amaranth.utils import exact_log2
 from uwarp.contract import CloseTarget, Parameters
 from uwarp.wire import DEFAULT_GRANULE, Opcode
 
-from ..layouts import CloseRequest, ReadRequest, is_mapped_ipv4
+from ..layouts import CloseRequest, ReadRequest, ReceivedTerminate, is_mapped_ipv4
+from ..stream.ports import keep_apart
 from ..stream.queue import Queue
 from .destination import HIGH, LINK, LOW, PORT, LinkWord, PortWord, destination_write_layout
 from .fetch import message_layout
@@ -32,6 +35,9 @@ from .segment import responding_layout
 __all__ = ["Responder"]
 
 _HOP_LIMIT = 64
+
+#: Terminates that may wait for the event ring.
+_TOLD = 8
 
 
 class Responder(wiring.Component):
@@ -44,7 +50,10 @@ class Responder(wiring.Component):
     Members
     -------
     requests : In(stream of ReadRequest)
-        Only while there is ``read_room``.
+        Only while there is ``read_room``, but for Terminates that came.
+    terminates : Out(stream of ReceivedTerminate)
+    lost : Out(1)
+        Strobe: one that came is not told, since 8 wait.
     destination : Out(stream of destination_write_layout)
     rows : Out(stream of message_layout)
         To the memory of the slot, before ``messages``.
@@ -52,7 +61,8 @@ class Responder(wiring.Component):
     released : In(stream of slot)
         The response in this slot is through.
     read_room : Out(1)
-        Fewer than ``n_read`` requests wait; it knows of one the cycle after it is taken.
+        Fewer than ``n_read`` Read Requests and Terminates to be sent wait; it knows of one the
+        cycle after it is taken.
     close, close_done : In(CloseRequest), Out(1)
         Responses to be dropped; a strobe when nothing more is read for them.
     look, dropped : In(slot), Out(1)
@@ -70,6 +80,8 @@ class Responder(wiring.Component):
         super().__init__(
             {
                 "requests": In(stream.Signature(ReadRequest)),
+                "terminates": Out(stream.Signature(ReceivedTerminate)),
+                "lost": Out(1),
                 "destination": Out(stream.Signature(destination_write_layout(parameters))),
                 "rows": Out(stream.Signature(message_layout(parameters))),
                 "messages": Out(stream.Signature(responding_layout(parameters))),
@@ -95,7 +107,8 @@ class Responder(wiring.Component):
 
         waits = Signal(range(n_read + 1))
         sweep = Signal(range(n_read + 1))
-        taken = self.requests.valid & self.requests.ready
+        comes = self.requests.p.terminate
+        taken = self.requests.valid & self.requests.ready & ~comes
         returned = self.released.valid & self.released.ready
         m.d.comb += [
             self.busy.eq(sweep != n_read),
@@ -112,7 +125,7 @@ class Responder(wiring.Component):
         m.d.comb += [
             row.slot.eq(free.o.p),
             row.qpn.eq(request.qpn),
-            row.opcode.eq(Opcode.READ_RESPONSE_RECORD),
+            row.opcode.eq(Mux(request.report, Opcode.TERMINATE, Opcode.READ_RESPONSE_RECORD)),
             row.silent.eq(1),
             row.ipv6.eq(~is_mapped_ipv4(request.source_ip)),
             row.length.eq(request.size),
@@ -131,6 +144,7 @@ class Responder(wiring.Component):
         m.d.comb += [
             port.dest_ip.eq(request.source_ip[:32]),
             port.dest_port.eq(request.source_port),
+            port.vlan.eq(request.sink_stag[16:]),  # of a Terminate the code, else of no meaning
             link.dest_mac.eq(request.source_mac),
             link.hop_limit.eq(_HOP_LIMIT),
         ]
@@ -138,19 +152,26 @@ class Responder(wiring.Component):
             PORT: port.as_value(),
             LOW: request.source_ip[:64],
             HIGH: request.source_ip[64:],
-            LINK: link.as_value(),
+            LINK: Mux(comes, Cat(request.msn, request.qpn), link.as_value()),
         }
         index = Signal(range(len(words)))
         row_taken = Signal()
         last = Signal()
-        offered = self.requests.valid & free.o.valid & ~self.busy
+        offered = self.requests.valid & free.o.valid & ~self.busy & ~comes
+        stores = self._tell(m, index, place.word)
         row_done = row_taken | self.rows.ready
         m.d.comb += [
             last.eq((index == len(words) - 1) & row_done),
             place.address.index.eq(index),
             self.destination.valid.eq(offered & ((index != len(words) - 1) | row_done)),
             self.rows.valid.eq(offered & ~row_taken),
-            self.requests.ready.eq(offered & last & self.destination.ready),
+            self.requests.ready.eq(
+                Mux(
+                    comes,
+                    self.lost | (stores & (index == len(words) - 1)),
+                    offered & last & self.destination.ready,
+                )
+            ),
             waiting.i.valid.eq(taken),
             free.o.ready.eq(taken),
         ]
@@ -158,12 +179,68 @@ class Responder(wiring.Component):
             for number, word in words.items():
                 with m.Case(number):
                     m.d.comb += place.word.eq(word)
-        with m.If(self.destination.valid & self.destination.ready):
+        with m.If((self.destination.valid & self.destination.ready) | stores):
             m.d.sync += index.eq(index + 1)
         with m.If(offered):
             m.d.sync += row_taken.eq(row_done & ~taken)
         self._drop(m, taken, request, free.o.p - first, returned)
         return m
+
+    def _tell(self, m, index, word):
+        """Keep the Terminates that come, a word a cycle, and give them as a whole. Returns whether
+        ``word`` of ``index`` is kept."""
+        m.submodules.told_words = told_words = Memory(
+            shape=64, depth=4 * _TOLD, init=[], attrs={"ram_style": "block"}
+        )
+        reader, writer = told_words.read_port(), told_words.write_port()
+        keep_apart(m, reader, writer)
+        came = self.terminates.p
+        waits = Signal(range(_TOLD + 1))  # the one that is offered among them
+        into, out_of = Signal(range(_TOLD)), Signal(range(_TOLD))
+        step = Signal(range(4))
+        arrives = Signal(range(4))
+        arriving = Signal()
+        stores = Signal()
+        comes = self.requests.valid & self.requests.p.terminate
+        full = (waits == _TOLD) & (index == 0)
+        kept = stores & (index == 3)
+        tells = self.terminates.valid & self.terminates.ready
+        m.d.comb += [
+            self.lost.eq(comes & full),
+            stores.eq(comes & ~full),
+            writer.addr.eq(Cat(index, into)),
+            writer.data.eq(word),
+            writer.en.eq(stores),
+            reader.addr.eq(Cat(step, out_of)),
+        ]
+        m.d.sync += [waits.eq(waits + kept - tells), arrives.eq(step), arriving.eq(0)]
+        with m.If(kept):
+            m.d.sync += into.eq(into + 1)
+        with m.If(tells):
+            m.d.sync += self.terminates.valid.eq(0)
+        # The next one is not read before this one is taken.
+        with m.If((step != 0) | ((waits != 0) & ~self.terminates.valid & ~arriving)):
+            m.d.sync += [step.eq(step + 1), arriving.eq(1)]
+            with m.If(step == 3):
+                m.d.sync += out_of.eq(out_of + 1)
+        port = data.View(PortWord, reader.data)
+        with m.If(arriving):
+            with m.Switch(arrives):
+                with m.Case(PORT):
+                    m.d.sync += [
+                        came.source_port.eq(port.dest_port),
+                        came.code.eq(port.vlan),
+                    ]
+                with m.Case(LOW):
+                    m.d.sync += came.source_ip[:64].eq(reader.data)
+                with m.Case(HIGH):
+                    m.d.sync += came.source_ip[64:].eq(reader.data)
+                with m.Case(LINK):
+                    m.d.sync += [
+                        Cat(came.msn, came.qpn).eq(reader.data),
+                        self.terminates.valid.eq(1),
+                    ]
+        return stores
 
     def _drop(self, m, taken, request, slot, returned):
         """Mark what ``close`` names. ``slot`` counts from the first one of a response."""
@@ -172,7 +249,8 @@ class Responder(wiring.Component):
             qp_width(self._parameters),
             exact_log2(self._parameters.n_region),
         )
-        owner_layout = data.StructLayout({"qpn": qp_bits, "region": region_bits})
+        # A Terminate's region is one that there is not. ``close`` names no row beyond the tables.
+        owner_layout = data.StructLayout({"qpn": qp_bits, "region": region_bits + 1})
         m.submodules.owners = owners = Memory(shape=owner_layout, depth=n_read, init=[])
         owner_look, owner_write = owners.read_port(domain="comb"), owners.write_port()
         slot_bits = exact_log2(n_read)
@@ -184,7 +262,7 @@ class Responder(wiring.Component):
         m.d.comb += [
             owner_write.addr.eq(slot[:slot_bits]),
             owner_write.data.qpn.eq(request.qpn),
-            owner_write.data.region.eq(request.region),
+            owner_write.data.region.eq(Cat(request.region[:region_bits], request.report)),
             owner_write.en.eq(taken),
             owner_look.addr.eq(number),
         ]
@@ -210,7 +288,7 @@ class Responder(wiring.Component):
                     m.next = "TURN"
             with m.State("TURN"):
                 # A turn that began before the marks may still cut a segment.
-                m.d.sync += left.eq(under_way)
+                m.d.sync += left.eq(under_way - self.built)
                 with m.If(self.between & ~self.cut):
                     m.next = "BUILD"
             with m.State("BUILD"):

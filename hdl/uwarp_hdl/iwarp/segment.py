@@ -43,6 +43,7 @@ from .fetch import (
     piece_layout,
 )
 from .scheduler import EPOCH_WIDTH, all_slots, qp_width, slot_width
+from .terminate import whole_code
 from .token_bucket import charge_layout
 
 __all__ = [
@@ -64,6 +65,9 @@ _RECALLED = ("qpn", "cq", "index", "opcode", "signaled", "length", "remote_to", 
 QUAD_ROWS = 8
 _QUADS = 6  # rows of them in use
 
+#: Octets of a Terminate that its DDP header counts as its own.
+_CONTROL_WORD = 4
+
 #: Segments whose quads are kept: more than can be between here and the last word of their header.
 _QUAD_SEGMENTS = 64
 
@@ -76,7 +80,8 @@ def segment_layout(parameters: Parameters) -> data.StructLayout:
 
     With ``frame`` a frame of ``octets`` octets goes out, some of them payload if ``has_payload``;
     one that ``opens`` only when its tracker is open. With ``last`` the message in ``slot`` ends
-    here: with ``status``, or without a completion on ``discard`` or of a response (``silent``).
+    here: with ``status``, or without a completion on ``discard`` or of a response or a Terminate
+    (``silent``).
     """
     message = message_layout(parameters).members
     return data.StructLayout(
@@ -385,10 +390,12 @@ class Segmenter(wiring.Component):
         ends = Signal()
         tagged = Signal()
         reads = Signal()
+        bare = Signal()  # nothing of its length is payload
         enough = Signal()
         m.d.comb += [
             tagged.eq(Cat(message.opcode == opcode for opcode in TAGGED_OPCODES).any()),
             reads.eq(message.opcode == Opcode.READ_REQUEST),
+            bare.eq(reads | (message.opcode == Opcode.TERMINATE)),
             sound.eq(~stale & (message.status == Status.SUCCESS)),
             frame.eq(sound & ~failed),
             first.eq(row.mo == 0),
@@ -447,7 +454,7 @@ class Segmenter(wiring.Component):
 
         # A row of quads a cycle, while the message's registers still hold what they are made of:
         # they are next loaded 6 cycles after ``quad_row`` is set to 0.
-        is_tagged, is_read, with_immediate = Signal(), Signal(), Signal()
+        is_tagged, is_read, is_terminate, with_immediate = (Signal() for _ in range(4))
         quad_row = Signal(range(QUAD_ROWS), init=_QUADS)
         number = Signal(range(_QUAD_SEGMENTS))
         at = Signal(_QUADS)
@@ -455,6 +462,7 @@ class Segmenter(wiring.Component):
         firsts = [
             ((at[1] & is_tagged) | at[5], to[32:]),
             (at[1] & is_read, Const(QueueNumber.REQUEST, 32)),
+            (at[1] & is_terminate, Const(QueueNumber.TERMINATE, 32)),
             (at[2] & is_tagged, msn_write.data),
             (at[2] & ~is_tagged, row.mo),
             ((at[3] & is_tagged) | at[4], message.length),
@@ -463,7 +471,8 @@ class Segmenter(wiring.Component):
         seconds = [
             ((at[0] & is_tagged) | at[4], message.stag),
             (at[0] & is_read, Const(READ_REQUEST.size, 32)),
-            (at[0] & ~is_tagged & ~is_read, message.length),
+            (at[0] & is_terminate, Const(_CONTROL_WORD, 32)),
+            (at[0] & ~is_tagged & ~is_read & ~is_terminate, message.length),
             ((at[1] & is_tagged) | at[5], to[:32]),
             (at[1] & ~is_tagged, msn_write.data),
             (at[2] & is_tagged, row.mo),
@@ -472,6 +481,7 @@ class Segmenter(wiring.Component):
                 ((at[2] & ~is_tagged) | (at[3] & is_tagged)) & with_immediate,
                 message.immediate,
             ),
+            (at[2] & is_terminate, Cat(Const(0, 16), whole_code(message.stag[16:]))),
             (at[3] & ~is_tagged, address[:32]),
         ]
         quads = (Value.cast(_selected(choices)) for choices in (firsts, seconds))
@@ -635,7 +645,7 @@ class Segmenter(wiring.Component):
             with m.State("OFFSET"):
                 overhead = OVERHEAD[Opcode.READ_RESPONSE_RECORD]
                 m.d.sync += [
-                    remaining.eq(Mux(reads, 0, message.length - row.mo)),
+                    remaining.eq(Mux(bare, 0, message.length - row.mo)),
                     to.eq(message.remote_to + row.mo),
                     place.eq(Mux(tagged, message.remote_to[:16], 0) + row.mo[:16]),
                     address.eq(piece.address + row.begun),
@@ -653,6 +663,7 @@ class Segmenter(wiring.Component):
                 m.d.sync += [
                     is_tagged.eq(tagged),
                     is_read.eq(reads),
+                    is_terminate.eq(message.opcode == Opcode.TERMINATE),
                     with_immediate.eq(
                         message.immediate_valid | reads | (message.opcode == Opcode.SEND_IMMEDIATE)
                     ),

@@ -19,8 +19,8 @@ class SendCompleter(wiring.Component):
     """Write the CQE of each message whose last frame has left, and retire the message.
 
     A message that ended well and is unsignalled, or is discarded, gives its CQ slot back instead. A
-    Read that has a tracker leaves it to the tracker's CQE. A response has neither: its slot is
-    ``released``. 5 cycles a message, if nobody stalls.
+    Read that has a tracker leaves it to the tracker's CQE. A response or Terminate (``silent``) has
+    neither: its slot is ``released``. 5 cycles a message, if nobody stalls.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class SendCompleter(wiring.Component):
     completions : Out(stream of Completion)
     retirements : Out(stream of retirement_layout)
     released : Out(stream of slot)
-        Of a response whose last frame has left, or will not.
+        Of a response or Terminate whose last frame has left, or will not.
     finished : Out(1)
         One message is through.
     """

@@ -5,10 +5,13 @@
     write ----> memory, one copy a read port ----> reads[*].row
     sweep --^
 
-A read takes one cycle and never waits. A row read in the cycle in which it is written is the old
-one. After a reset ``busy`` is high for as many cycles as the table has rows, while each is set to
-zero.
+A read takes one cycle and never waits; no part of a row is read newer than another. A row is
+written one or two cycles after its ``enable``, and a port reads the old one until then, or, if it
+stays at that row, until the cycle after. After a reset ``busy`` is high for as many cycles as the
+table has rows, while each is cleared.
 """
+
+from collections.abc import Sequence
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, memory, wiring
@@ -26,7 +29,8 @@ BANKS = 4
 
 
 class TableWriteSignature(wiring.Signature):
-    """A write port of a table: ``row`` goes to ``index`` in each cycle with ``enable``."""
+    """A write port of a table: ``row`` goes to ``index``. Both stay for two cycles after each with
+    ``enable``, of which there is none in these."""
 
     def __init__(self, row: data.StructLayout, index_width: int) -> None:
         self.row = row
@@ -34,14 +38,11 @@ class TableWriteSignature(wiring.Signature):
         super().__init__({"index": Out(index_width), "row": Out(row), "enable": Out(1)})
 
 
-def _named_fields(row) -> list:
-    """The fields of a row that are not padding, least significant first."""
-    names = [name for name, _ in row.shape() if not name.startswith("_")]
-    return [row[name] for name in names]
-
-
 class RowTable(wiring.Component):
     """A table with ``reads`` independent read ports. Padding is not stored and reads as 0.
+
+    Of a row that was not written since the reset the fields of up to 16 bits are 0, and the wider
+    ones may be anything: they are addresses, lengths and masks of a row that is not in use.
 
     Parameters
     ----------
@@ -50,25 +51,43 @@ class RowTable(wiring.Component):
         Rows, a power of two, at least 2.
     reads : int
         Read ports.
+    first, last : Sequence[str]
+        Fields that lie at the ends of what is stored. A block RAM of which a port uses no field is
+        left out: those that only some ports use, or none, should be neighbours.
 
     Members
     -------
     write : In(TableWriteSignature)
         Ignored while ``busy``.
+    ports : In(reads, init=all)
+        The read ports that the write is for, if they are not to read the same.
     reads : In(TableReadSignature).array(reads)
     busy : Out(1)
         The rows are being cleared.
     """
 
-    def __init__(self, row: data.StructLayout, depth: int, reads: int) -> None:
+    def __init__(
+        self,
+        row: data.StructLayout,
+        depth: int,
+        reads: int,
+        *,
+        first: Sequence[str] = (),
+        last: Sequence[str] = (),
+    ) -> None:
         if depth < 2 or depth & (depth - 1):
             raise ValueError(f"depth is {depth}; it takes a power of two from 2")
-        self._row = row
+        names = [name for name, _ in row if not name.startswith("_")]
+        for name in (*first, *last):
+            if name not in names:
+                raise ValueError(f"the row has no field {name!r}; it has {', '.join(names)}")
+        self._names = (*first, *(name for name in names if name not in (*first, *last)), *last)
         self._depth = depth
         width = (depth - 1).bit_length()
         super().__init__(
             {
                 "write": In(TableWriteSignature(row, width)),
+                "ports": In(reads, init=(1 << reads) - 1),
                 "reads": In(TableReadSignature(row, width)).array(reads),
                 "busy": Out(1, init=1),
             }
@@ -76,22 +95,40 @@ class RowTable(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        stored = Cat(_named_fields(self.write.row))
-        m.submodules.rows = rows = memory.Memory(shape=len(stored), depth=self._depth, init=[])
-        port = rows.write_port()
+        stored = [self.write.row[name] for name in self._names]
+        cleared = [Mux(self.busy, 0, field) if len(field) <= 16 else field for field in stored]
+        width = len(Cat(stored))
         sweep = Signal(range(self._depth))
+        enabled = Signal(2)
+        m.d.sync += enabled.eq(self.write.enable | enabled << 1)
         with m.If(self.busy):
             m.d.sync += [sweep.eq(sweep + 1), self.busy.eq(~sweep.all())]
-        m.d.comb += [
-            port.addr.eq(Mux(self.busy, sweep, self.write.index)),
-            port.data.eq(Mux(self.busy, 0, stored)),
-            port.en.eq(self.busy | self.write.enable),
-        ]
-        for read in self.reads:
-            read_port = rows.read_port()
+        for number, read in enumerate(self.reads):
+            rows = memory.Memory(shape=width, depth=self._depth, init=[])
+            m.submodules[f"rows{number}"] = rows
+            write_port, read_port = rows.write_port(), rows.read_port()
+            # What block RAM gives of a row that is written at the same time is not defined. A port
+            # that has come to the row in this cycle comes first; one that was there keeps what it
+            # has read.
+            is_there = Signal(name=f"is_there_{number}")
+            was_there = Signal(name=f"was_there_{number}")
+            written = Signal(name=f"written_{number}")
+            writes = Signal(name=f"writes_{number}")
+            m.d.sync += [was_there.eq(is_there), written.eq(writes)]
             m.d.comb += [
+                is_there.eq(read.index == self.write.index),
+                writes.eq(
+                    ~self.busy
+                    & self.ports[number]
+                    & ((enabled[0] & (was_there | ~is_there)) | (enabled[1] & ~written))
+                ),
+                write_port.addr.eq(Mux(self.busy, sweep, self.write.index)),
+                write_port.data.eq(Cat(cleared)),
+                write_port.en.eq(self.busy | writes),
                 read_port.addr.eq(read.index),
-                Cat(_named_fields(read.row)).eq(read_port.data),
+                # Since synthesis can see that, it adds no logic behind the memory for its sake.
+                read_port.en.eq(~(write_port.en & (write_port.addr == read.index))),
+                Cat(read.row[name] for name in self._names).eq(read_port.data),
             ]
         return m
 
@@ -124,16 +161,17 @@ class PortTable(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        width = len(self.lookup.indices[0])
-        for bank in range(BANKS):
-            m.submodules[f"bank{bank}"] = table = RowTable(PORT_ROW, self._depth, 1)
-            m.d.comb += [
-                table.write.index.eq(self.write.index[:width]),
-                table.write.row.eq(self.write.row),
-                table.write.enable.eq(self.write.enable & (self.write.index[width:] == bank)),
-                table.reads[0].index.eq(self.lookup.indices[bank]),
-                self.lookup.rows[bank].eq(table.reads[0].row),
-            ]
-            if bank == 0:
-                m.d.comb += self.busy.eq(table.busy)
+        m.submodules.table = table = RowTable(PORT_ROW, self._depth, BANKS)
+        width = len(table.write.index)
+        m.d.comb += [
+            table.write.index.eq(self.write.index[:width]),
+            table.write.row.eq(self.write.row),
+            table.write.enable.eq(self.write.enable),
+            table.ports.eq(1 << self.write.index[width:]),
+            self.busy.eq(table.busy),
+        ]
+        for read, index, row in zip(
+            table.reads, self.lookup.indices, self.lookup.rows, strict=True
+        ):
+            m.d.comb += [read.index.eq(index), row.eq(read.row)]
         return m

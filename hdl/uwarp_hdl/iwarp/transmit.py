@@ -11,7 +11,7 @@
                      |           region                       |                     |     |
                      +--------------- retirements ------------|---------------------+     v
     requests --> responder --> (segmenter)                    v                      completions
-                     ^                                   payload_read
+                     ^    +--> terminates                payload_read
                      +------------------ released ------------------ completer
 
 The wire's rate for every payload of a Write-Record but the empty one, one message a datagram, with
@@ -36,6 +36,7 @@ from ..layouts import (
     PortConfig,
     ReadOpening,
     ReadRequest,
+    ReceivedTerminate,
     RingDoorbell,
 )
 from ..stream.ports import keep_apart
@@ -92,7 +93,9 @@ class TransmitPath(wiring.Component):
     trackers_full : In(1)
         At most 6 cycles after ``opened``.
     requests : In(stream of ReadRequest)
-        Only while there is ``read_room``.
+        Only while there is ``read_room``, but for Terminates that came.
+    terminates : Out(stream of ReceivedTerminate)
+        Those.
     read_room : Out(1)
     close, close_done : In(CloseRequest), Out(1)
         Responses to be dropped; a strobe when nothing more is read for them.
@@ -101,7 +104,8 @@ class TransmitPath(wiring.Component):
     event_requests : Out(stream of EventRequest).array(2)
         For each burst of the two reads that failed.
     events : Out(len(Counter))
-        TX_FRAMES, in the cycle in which the last beat of a frame is taken.
+        TX_FRAMES and TX_TERMINATES, in the cycle in which the last beat of a frame is taken;
+        EVENTS_LOST.
     busy : Out(1)
         Memories are being cleared after a reset.
     """
@@ -129,6 +133,7 @@ class TransmitPath(wiring.Component):
                 "trackers_full": In(1),
                 "requests": In(stream.Signature(ReadRequest)),
                 "read_room": Out(1),
+                "terminates": Out(stream.Signature(ReceivedTerminate)),
                 "close": In(CloseRequest),
                 "close_done": Out(1),
                 "failed": In(parameters.n_qp),
@@ -170,6 +175,7 @@ class TransmitPath(wiring.Component):
             (responder.messages, segmenter.responding),
             (scheduler.resets, segmenter.resets),
             (self.requests, responder.requests),
+            (responder.terminates, self.terminates),
             (completer.released, responder.released),
             (segmenter.read_openings, self.read_openings),
             (buckets.wakes, segmenter.wakes),
@@ -193,6 +199,7 @@ class TransmitPath(wiring.Component):
         wiring.connect(m, fetch.region, wiring.flipped(self.region))
         wiring.connect(m, reader.read, wiring.flipped(self.payload_read))
 
+        leaves = self.tx.valid & self.tx.ready & self.tx.p.last
         m.d.comb += [
             destination_write.addr.eq(
                 Mux(
@@ -265,7 +272,9 @@ class TransmitPath(wiring.Component):
             self.group.eq(sender.group),
             completer.passed.eq(sender.passed & sender.completes),
             builder.finished.eq((sender.passed & ~sender.completes) + completer.finished),
-            self.events[Counter.TX_FRAMES].eq(self.tx.valid & self.tx.ready & self.tx.p.last),
+            self.events[Counter.TX_FRAMES].eq(leaves),
+            self.events[Counter.TX_TERMINATES].eq(leaves & sender.terminate),
+            self.events[Counter.EVENTS_LOST].eq(responder.lost),
             self.busy.eq(scheduler.busy | segmenter.busy | builder.busy | responder.busy),
         ]
         return m

@@ -19,7 +19,8 @@ class DatagramBuilder(wiring.Component):
     What a segment does not have is 0, and so is the immediate without the bit IM. A Send with
     Solicited Event (0x5) is solicited; else the bit SE counts where it is defined, in Write-Record
     and Send with Immediate. A source address of IPv4 is mapped into IPv6 (RFC 4291, section
-    2.5.5.2). Of a Read Request ``immediate`` and ``sink_to`` are the sink's STag and TO.
+    2.5.5.2). Of a Read Request ``immediate`` and ``sink_to`` are the sink's STag and TO, of a
+    Terminate ``immediate`` is the control word.
 
     Attributes
     ----------
@@ -79,7 +80,13 @@ class DatagramBuilder(wiring.Component):
             ),
             datagram.immediate_valid.eq(has_immediate & fields.rdmap_control[4]),
             datagram.last.eq(fields.ddp_control[6]),
-            datagram.immediate.eq(Mux(datagram.immediate_valid | is_request, immediate, 0)),
+            datagram.immediate.eq(
+                Mux(
+                    datagram.immediate_valid | is_request | (opcode == Opcode.TERMINATE),
+                    immediate,
+                    0,
+                )
+            ),
             datagram.source_mac.eq(self.source_mac),
             datagram.own.eq(self.own),
             datagram.group.eq(self.group),

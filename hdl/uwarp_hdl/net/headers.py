@@ -87,14 +87,14 @@ DATAGRAM_FIELDS = {
 }
 """Fields of the datagram, those of the segment by their names in a tagged one. In an untagged one
 ``stag`` holds MLEN, the halves of ``to`` QN and MSN, ``record_msn`` MO, ``record_mo`` the
-immediate. In a Read Request ``record_mo`` is the sink's STag, the two behind it are its TO, and
-``read_size``, ``read_stag`` and ``read_to`` what is to be read."""
+immediate or a Terminate's control word. In a Read Request ``record_mo`` is the sink's STag, the two
+behind it are its TO, and ``read_size``, ``read_stag`` and ``read_to`` what is to be read."""
 
 
 @dataclass(frozen=True)
 class ReceivedOpcode:
     """A message that is received: RDMAP opcode, T bit, octets of its header, all that a Read
-    Request has included."""
+    Request has and the control word of a Terminate included."""
 
     opcode: int
     tagged: bool
@@ -108,6 +108,7 @@ OPCODES = tuple(
         Opcode.READ_REQUEST,
         Opcode.SEND,
         Opcode.SEND_SOLICITED,
+        Opcode.TERMINATE,
         Opcode.WRITE_RECORD,
         Opcode.READ_RESPONSE_RECORD,
         Opcode.SEND_IMMEDIATE,

@@ -28,6 +28,10 @@ class Queue(wiring.Component):
     What waits in block RAM takes 4 cycles to ``o``. So ``o`` may pause for 2 cycles when a stall
     ends in which the first item had to wait; then it keeps up with ``i``.
 
+    If not ``registered``, ``o.payload`` comes from LUT RAM, an item goes there in any case, and is
+    offered in the next cycle, too: that saves the same multiplexer and register where the reader
+    has the time for it.
+
     If not ``direct``, each item goes through block RAM and is offered 3 cycles later, at the
     earliest: that saves a multiplexer and a register as wide as the item.
 
@@ -39,6 +43,7 @@ class Queue(wiring.Component):
         Items it holds: 2, in registers, or more, in a register and memory: LUT RAM up to 16 items
         or 1024 bits, else block RAM.
     direct : bool
+    registered : bool
 
     Attributes
     ----------
@@ -47,12 +52,18 @@ class Queue(wiring.Component):
         Items held, 0 to ``depth``.
     """
 
-    def __init__(self, shape, depth, *, direct=True):
+    def __init__(self, shape, depth, *, direct=True, registered=True):
         if not isinstance(depth, int) or depth < 2:
             raise ValueError(f"depth is {depth!r}; it takes an integer of 2 or more")
+        if not registered and (depth > _LUT_RAM_WORDS or not direct):
+            raise ValueError(
+                f"depth is {depth}, direct {direct}; without a register it takes up to "
+                f"{_LUT_RAM_WORDS}, and direct"
+            )
         self._shape = shape
         self._depth = depth
         self._direct = direct
+        self._registered = registered
         super().__init__(
             {
                 "i": In(stream.Signature(shape)),
@@ -63,6 +74,9 @@ class Queue(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
+        if not self._registered:
+            self._give_from_lut_ram(m)
+            return m
         width = len(_bits(self.i.payload))
         head = Signal(width)
         head_valid = Signal()
@@ -105,19 +119,35 @@ class Queue(wiring.Component):
             m.d.comb += self.level.eq(head_valid + back_valid)
             return m
 
-        full = Signal()
-        take = Signal()
-        m.d.comb += [self.i.ready.eq(~full), take.eq(head_valid & self.o.ready)]
-        with m.If(put & ~take):
-            m.d.sync += [self.level.eq(self.level + 1), full.eq(self.level == self._depth - 1)]
-        with m.Elif(take & ~put):
-            m.d.sync += [self.level.eq(self.level - 1), full.eq(0)]
+        self._keep_level(m, put)
         small = self._depth <= _LUT_RAM_WORDS or self._depth * width <= _LUT_RAM_BITS
         if self._direct and small:
             self._store_in_lut_ram(m, store, head_free, back, back_valid, waiting)
         else:
             self._store_in_block_ram(m, store, head_free, back, back_valid, waiting)
         return m
+
+    def _keep_level(self, m, put):
+        full = Signal()
+        take = Signal()
+        m.d.comb += [self.i.ready.eq(~full), take.eq(self.o.valid & self.o.ready)]
+        with m.If(put & ~take):
+            m.d.sync += [self.level.eq(self.level + 1), full.eq(self.level == self._depth - 1)]
+        with m.Elif(take & ~put):
+            m.d.sync += [self.level.eq(self.level - 1), full.eq(0)]
+
+    def _give_from_lut_ram(self, m):
+        put = self.i.valid & self.i.ready
+        take = self.o.valid & self.o.ready
+        self._keep_level(m, put)
+        _, read, reader = self._memory(m, put, len(_bits(self.i.payload)), domain="comb")
+        m.d.comb += _bits(self.o.payload).eq(reader.data)
+        with m.If(take):
+            m.d.sync += read.eq(_after(read, self._depth))
+        with m.If(put):
+            m.d.sync += self.o.valid.eq(1)
+        with m.Elif(take):
+            m.d.sync += self.o.valid.eq(self.level != 1)
 
     def _memory(self, m, store, width, **read_port):
         """The memory with its write port, and the pointer to its oldest word."""
@@ -126,8 +156,8 @@ class Queue(wiring.Component):
             shape=width, depth=self._depth, init=[], attrs=attributes
         )
         writer, reader = words.write_port(), words.read_port(**read_port)
-        # Never more words than the queue holds but one, since the first is on its way out (or is
-        # ``head``) when the last comes, so equal pointers mean none.
+        # Of a queue that is registered never more words than it holds but one, since the first is
+        # on its way out (or is ``head``) when the last comes, so equal pointers mean none.
         write, read = (Signal(range(self._depth), name=name) for name in ("write", "read"))
         m.d.comb += [
             writer.addr.eq(write),

@@ -31,14 +31,22 @@ class EventRing:
         self.log2, self.in_use = log2, in_use
         self.producer = self.consumer = 0
 
-    def post(self, kind: EventType, number: int) -> None:
-        """Write an event, or lose it."""
+    def post(self, kind: EventType, number: int, **fields: int) -> None:
+        """Write an event, or lose it; ``fields`` are those that only its kind has."""
         size = 1 << self.log2
         if not self.in_use or (self.producer - self.consumer) & 0xFFFF_FFFF == size:
             self.counters[Counter.EVENTS_LOST] += 1
             return
         phase = 1 - (self.producer >> self.log2 & 1)
-        octets = EVENT.pack(type=kind, number=number, time=self.clock.time, phase=phase)
+        time = self.clock.time >> 8
+        octets = EVENT.pack(
+            type=kind,
+            number=number,
+            **fields,
+            time_low=time & 0x7FFF_FFFF,
+            time_high=time >> 31,
+            phase=phase,
+        )
         self.counters[Counter.EVENTS] += 1
         self.dma.write(self.addr + EVENT.size * (self.producer & size - 1), octets)
         self.producer = (self.producer + 1) & 0xFFFF_FFFF

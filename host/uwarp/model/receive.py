@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from uwarp.contract import RECV_WQE, Access, Counter, CqeFlag, Status
-from uwarp.wire import READ_REQUEST, Opcode, QueueNumber, ReadRequest
+from uwarp.contract import RECV_WQE, Access, Counter, CqeFlag, EventType, Status
+from uwarp.wire import READ_REQUEST, Opcode, QueueNumber, ReadRequest, Terminate
 
+from .answers import Answers
 from .closed import ClosedMessages
 from .completion import CompletionQueues
+from .events import EventRing
 from .faults import QpDma
-from .reads import Response, Responses
+from .reads import Response
 from .tables import QueuePair, RegionRow, Tables
+from .terminates import Reporter
 from .trackers import Placement, Tracker, Trackers
 from .verdict import Datagram
 
@@ -28,20 +31,29 @@ class Receiver:
         completions: CompletionQueues,
         trackers: Trackers,
         closed: ClosedMessages,
-        responses: Responses,
+        answers: Answers,
+        reporter: Reporter,
+        events: EventRing,
     ) -> None:
         self._dma = dma
         self._tables = tables
         self._completions = completions
         self._trackers = trackers
         self._closed = closed
-        self._responses = responses
+        self._answers = answers
+        self._reporter = reporter
+        self._events = events
 
     def accept(self, datagram: Datagram) -> Counter:
         """Do all that a datagram asks for. Returns the counter in which it ends."""
         if datagram.qpn >= len(self._tables.qps):
             return Counter.DROP_QP_STATE
         qp = self._tables.qps[datagram.qpn]
+        counter = self._accept(qp, datagram)
+        self._reporter.report(qp, datagram, counter)
+        return counter
+
+    def _accept(self, qp: QueuePair, datagram: Datagram) -> Counter:
         opcode = datagram.segment.opcode
         if not qp.receives or (opcode is Opcode.READ_REQUEST and not qp.row.sends):
             return Counter.DROP_QP_STATE
@@ -60,6 +72,8 @@ class Receiver:
                 return self._read_request(qp, datagram)
             case Opcode.READ_RESPONSE_RECORD:
                 return self._read_response(qp, datagram)
+            case Opcode.TERMINATE:
+                return self._terminate(qp, datagram)
             case _:
                 return self._send(qp, datagram)
 
@@ -157,10 +171,10 @@ class Receiver:
         )
         if isinstance(region, Counter):
             return region
-        if not self._responses.has_room:
+        if not self._answers.has_room:
             return Counter.DROP_READ_BUSY
         address = region.dma_address(request.source_to)
-        self._responses.add(Response.to(datagram, request, address))
+        self._answers.add(Response.to(datagram, request, address))
         return Counter.RX_PLACED
 
     def _read_response(self, qp: QueuePair, datagram: Datagram) -> Counter:
@@ -173,6 +187,21 @@ class Receiver:
         if _contradicts(datagram, tracker):
             return Counter.DROP_RECORD_MISMATCH
         return self._place_in(tracker, qp, datagram)
+
+    def _terminate(self, qp: QueuePair, datagram: Datagram) -> Counter:
+        """A peer's report."""
+        segment = datagram.segment
+        if segment.qn != QueueNumber.TERMINATE:
+            return Counter.DROP_UNTAGGED_QN
+        self._events.post(
+            EventType.TERMINATE,
+            qp.number,
+            msn=segment.msn,
+            source_ip=datagram.source_ip,
+            source_port=datagram.source_port,
+            code=Terminate.decode(segment.payload).report,
+        )
+        return Counter.RX_PLACED
 
     def _remote_octets(
         self, qp: QueuePair, stag: int, to: int, octets: int, access: Access

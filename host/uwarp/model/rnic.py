@@ -8,6 +8,7 @@ from enum import Flag
 from uwarp.contract import CloseTarget, Counter, Doorbell, Filter, Parameters, QpState, Table
 from uwarp.wire import ETHERNET, is_group_mac
 
+from .answers import Answers
 from .clock import Clock
 from .closed import ClosedMessages
 from .completion import CompletionQueues
@@ -16,10 +17,10 @@ from .events import EventRing
 from .faults import QpDma
 from .memory import Memory
 from .network import Port
-from .reads import Responses
 from .receive import Receiver
 from .registers import RegisterFile
 from .tables import GroupRow, PortRow, QpRow, RegionRow, Tables
+from .terminates import Reporter
 from .trackers import Trackers
 from .transmit import Transmitter
 from .verdict import examine
@@ -83,16 +84,23 @@ class Rnic:
         self._trackers = Trackers(
             parameters, qp_dma, self._tables, clock, self._completions, closed
         )
-        responses = self._responses = Responses(parameters.n_read)
+        answers = self._answers = Answers(parameters.n_read)
         self._receiver = Receiver(
-            qp_dma, self._tables, self._completions, self._trackers, closed, responses
+            qp_dma,
+            self._tables,
+            self._completions,
+            self._trackers,
+            closed,
+            answers,
+            Reporter(clock, answers),
+            self._events,
         )
         self._transmitter = Transmitter(
             qp_dma,
             self._tables,
             self._completions,
             self._trackers,
-            responses,
+            answers,
             port,
             clock,
             self.counters,
@@ -212,7 +220,7 @@ class Rnic:
     def close_messages(self, target: CloseTarget, row: int) -> None:
         """Write MESSAGES_CLOSE."""
         self._trackers.close_all(target, row)
-        self._responses.drop(target, row)
+        self._answers.drop(target, row)
 
     def ring(self, doorbell: Doorbell, page: int, value: int) -> None:
         """Write a doorbell; a page beyond the tables is none."""

@@ -29,6 +29,7 @@ class QpRow:
     sq_log2: int
     rq_log2: int
     sq_wide: int
+    terminate: int
     pd: int
     udp_port: int
     path_mtu: int

@@ -20,20 +20,22 @@ from uwarp.wire import (
     wire_octets,
 )
 
+from .answers import Answer, Answers
 from .bucket import Bucket
 from .clock import Clock
 from .closed import Kind, MessageName
 from .completion import CompletionQueues
 from .faults import QpDma
 from .network import Port
-from .reads import Response, Responses, read_sink
+from .reads import Response, read_sink
 from .tables import QueuePair, Tables
+from .terminates import Report
 from .trackers import Placement, Trackers
 from .wqe import Piece, SendWqe, read_wqe
 
 __all__ = ["Transmitter"]
 
-_RESPONSE_HOP_LIMIT = 64
+_ANSWER_HOP_LIMIT = 64
 _TO_MASK = (1 << 64) - 1
 _IPV4_MASK = (1 << 32) - 1
 
@@ -65,13 +67,13 @@ class _Path:
         )
 
     @classmethod
-    def of_response(cls, response: Response) -> _Path:
+    def of_answer(cls, answer: Answer) -> _Path:
         return cls(
-            mac=response.dest_mac,
-            ip=response.dest_ip,
-            ip_version=response.ip_version,
-            port=response.dest_port,
-            hop_limit=_RESPONSE_HOP_LIMIT,
+            mac=answer.dest_mac,
+            ip=answer.dest_ip,
+            ip_version=answer.ip_version,
+            port=answer.dest_port,
+            hop_limit=_ANSWER_HOP_LIMIT,
         )
 
 
@@ -89,9 +91,9 @@ class _Message:
 
 
 class Transmitter:
-    """Takes WQEs and Read Requests and makes frames of them, a datagram of each QP in turn.
+    """Takes WQEs and answers and makes frames of them, a datagram of each QP in turn.
 
-    A QP that has both to send a message and to respond to a Read does so by turns.
+    A QP that has both a message and an answer to send does so by turns.
     """
 
     def __init__(
@@ -100,7 +102,7 @@ class Transmitter:
         tables: Tables,
         completions: CompletionQueues,
         trackers: Trackers,
-        responses: Responses,
+        answers: Answers,
         port: Port,
         clock: Clock,
         counters: list[int],
@@ -109,12 +111,12 @@ class Transmitter:
         self._tables = tables
         self._completions = completions
         self._trackers = trackers
-        self._responses = responses
+        self._answers = answers
         self._port = port
         self._counters = counters
         self._buckets = [Bucket(clock) for _ in tables.qps]
         self._under_way: dict[int, _Message] = {}
-        self._responded = [False] * len(tables.qps)
+        self._answered = [False] * len(tables.qps)
         self._turn = 0
 
     def next_frame(self) -> bytes | None:
@@ -133,7 +135,7 @@ class Transmitter:
 
     def forget(self, qp: QueuePair) -> None:
         """Drop what is under way: the QP was reset."""
-        self._responses.forget(qp)
+        self._answers.forget(qp)
         message = self._under_way.pop(qp.number, None)
         if message is not None:
             self._completions.release(message.cq)
@@ -150,7 +152,7 @@ class Transmitter:
     def _has_work(self, qp: QueuePair) -> bool:
         if not qp.row.sends or not self._buckets[qp.number].open:
             return False
-        return self._may_send(qp) or self._may_respond(qp) is not None
+        return self._may_send(qp) or self._may_answer(qp) is not None
 
     def _may_send(self, qp: QueuePair) -> bool:
         message = self._under_way.get(qp.number)
@@ -160,16 +162,16 @@ class Transmitter:
             return False
         return qp.sq_consumer != qp.sq_producer and self._completions.has_room(qp.row.send_cq)
 
-    def _may_respond(self, qp: QueuePair) -> Response | None:
-        return None if qp.failed else self._responses.first_of(qp)
+    def _may_answer(self, qp: QueuePair) -> Answer | None:
+        return None if qp.failed else self._answers.first_of(qp)
 
     def _datagram(self, qp: QueuePair) -> bytes | None:
         """One turn of a QP: a frame, or None if what it was to carry failed, or waits."""
-        response = self._may_respond(qp)
-        if response is not None and not (self._responded[qp.number] and self._may_send(qp)):
-            self._responded[qp.number] = True
-            return self._respond(qp, response)
-        self._responded[qp.number] = False
+        answer = self._may_answer(qp)
+        if answer is not None and not (self._answered[qp.number] and self._may_send(qp)):
+            self._answered[qp.number] = True
+            return self._answer(qp, answer)
+        self._answered[qp.number] = False
         message = self._under_way.get(qp.number) or self._fetch(qp)
         if message is None:
             return None
@@ -263,6 +265,14 @@ class Transmitter:
         qp.take_send()
         return self._frame(qp, path, segment)
 
+    def _answer(self, qp: QueuePair, answer: Answer) -> bytes | None:
+        if isinstance(answer, Report):
+            self._answers.remove(answer)
+            self._counters[Counter.TX_TERMINATES] += 1
+            return self._frame(qp, _Path.of_answer(answer), answer.segment())
+        assert isinstance(answer, Response)
+        return self._respond(qp, answer)
+
     def _respond(self, qp: QueuePair, response: Response) -> bytes | None:
         """The next segment of a response (7.8)."""
         request = response.request
@@ -270,7 +280,7 @@ class Transmitter:
         payload = self._dma.read(qp, response.address + offset & _TO_MASK, octets)
         last = offset + octets == request.size
         if last or payload is None:
-            self._responses.remove(response)
+            self._answers.remove(response)
         if payload is None:
             return None
         segment = Segment(
@@ -283,7 +293,7 @@ class Transmitter:
             mo=offset,
             mlen=request.size,
         )
-        return self._frame(qp, _Path.of_response(response), segment)
+        return self._frame(qp, _Path.of_answer(response), segment)
 
     def _frame(self, qp: QueuePair, path: _Path, segment: Segment) -> bytes:
         port, six = self._port, path.ip_version == 6

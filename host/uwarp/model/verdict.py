@@ -32,7 +32,7 @@ __all__ = ["Datagram", "examine"]
 
 _SENDS = frozenset({Opcode.SEND, Opcode.SEND_SOLICITED, Opcode.SEND_IMMEDIATE})
 _TAGGED = frozenset({Opcode.WRITE, Opcode.WRITE_RECORD, Opcode.READ_RESPONSE_RECORD})
-_OPCODES = _SENDS | _TAGGED | {Opcode.READ_REQUEST}
+_OPCODES = _SENDS | _TAGGED | {Opcode.READ_REQUEST, Opcode.TERMINATE}
 _KINDS = {
     Opcode.WRITE_RECORD: Kind.WRITE_RECORD,
     Opcode.READ_RESPONSE_RECORD: Kind.READ,
@@ -44,7 +44,7 @@ class Datagram:
     """A segment that passed, and where it came from.
 
     ``own_group`` says that it came to a group, and from this port itself; ``members`` are the
-    group's, the first of them ``qpn``.
+    group's, the first of them ``qpn``; ``is_copy`` that it is what one of them receives.
     """
 
     qpn: int
@@ -54,18 +54,29 @@ class Datagram:
     segment: Segment
     own_group: bool = False
     members: tuple[int, ...] = ()
+    is_copy: bool = False
 
     def copies(self) -> Iterator[Datagram]:
         """What each QP receives."""
         if not self.members:
             yield self
         for qpn in self.members:
-            yield replace(self, qpn=qpn, members=())
+            yield replace(self, qpn=qpn, members=(), is_copy=True)
 
     @property
     def name(self) -> MessageName:
         kind = _KINDS.get(self.segment.opcode, Kind.SEND)
         return MessageName(self.qpn, self.source_ip, self.source_port, self.segment.msn, kind)
+
+    def answer_fields(self) -> dict[str, int]:
+        """Fields of an ``Answer``: it goes back where the datagram came from."""
+        return {
+            "qpn": self.qpn,
+            "dest_mac": self.source_mac,
+            "dest_ip": self.source_ip,
+            "dest_port": self.source_port,
+            "msn": self.segment.msn,
+        }
 
     def cqe_fields(self) -> dict[str, int]:
         """Fields of a CQE that are the datagram's, whatever becomes of it."""

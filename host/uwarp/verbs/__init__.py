@@ -20,7 +20,7 @@ from .errors import (
     VerbsRDMAError,
     VerbsUserError,
 )
-from .events import AsyncEvent
+from .events import AsyncEvent, TerminateReport
 from .queue_pair import QP
 from .region import MR
 from .validity import Validity
@@ -51,6 +51,7 @@ __all__ = [
     "QPInitAttr",
     "RecvWR",
     "SendWR",
+    "TerminateReport",
     "Validity",
     "VerbsError",
     "VerbsRDMAError",

@@ -30,7 +30,11 @@ class QPCap:
 
 @dataclass
 class QPInitAttr:
-    """What a QP is made with. ``scq`` and ``rcq``, which may be the same, are required."""
+    """What a QP is made with. ``scq`` and ``rcq``, which may be the same, are required.
+
+    ``terminate``, this project's own: whether it tells peers by a Terminate what it does not take
+    of theirs and why, in RTS, as far as the device's limit of their rate allows.
+    """
 
     qp_type: int = e.IBV_QPT_UD
     qp_context: object = None
@@ -39,6 +43,7 @@ class QPInitAttr:
     srq: object = None
     cap: QPCap = field(default_factory=QPCap)
     sq_sig_all: int = 1
+    terminate: bool = False
 
     def __post_init__(self) -> None:
         self.cap = QPCap() if self.cap is None else self.cap

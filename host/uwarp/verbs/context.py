@@ -45,7 +45,7 @@ from .addressing import GID
 from .allocator import MapAllocator, Numbers
 from .enums import IBV_LINK_LAYER_ETHERNET, IBV_PORT_ACTIVE, ibv_port_state
 from .errors import refuse
-from .events import EVENT_TYPES, AsyncEvent, EventQueue
+from .events import EVENT_TYPES, AsyncEvent, EventQueue, TerminateReport
 from .groups import GroupTable
 from .lifetime import Resource
 from .ports import PortTable
@@ -355,7 +355,10 @@ class Context(Resource):
             qp = None if of_cq else self._qps.get(entry.number)
             if cq is None and qp is None:
                 continue
-            self._async_events.append(AsyncEvent(EVENT_TYPES[cause], cause, qp, cq, entry.time))
+            when = (entry.time_high << 31 | entry.time_low) << 8
+            report = TerminateReport.of(entry) if cause is EventType.TERMINATE else None
+            event = AsyncEvent(EVENT_TYPES[cause], cause, qp, cq, when, report)
+            self._async_events.append(event)
             if qp is not None and cause is EventType.DMA_WRITE:
                 failed.append(qp)
         for qp in failed:

@@ -1,8 +1,8 @@
 """Numbers of the verbs API, with the names and values of ``infiniband/verbs.h``.
 
 Each enumeration is iterable, and each member is a constant of this module too. Members marked *own*
-are this project's: Write-Record, partial completion, a Read for which there is no tracker, and the
-peer filter have no counterpart there.
+are this project's: Write-Record, partial completion, a Read for which there is no tracker, the peer
+filter, and Terminates that end nothing have no counterpart there.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ __all__ = [
     "IBV_EVENT_CQ_ERR",
     "IBV_EVENT_QP_ACCESS_ERR",
     "IBV_EVENT_QP_FATAL",
+    "IBV_EVENT_QP_TERMINATE",
     "IBV_LINK_LAYER_ETHERNET",
     "IBV_PORT_ACTIVE",
     "IBV_PORT_DOWN",
@@ -86,6 +87,7 @@ class ibv_event_type(IntEnum):
     IBV_EVENT_CQ_ERR = 0
     IBV_EVENT_QP_FATAL = 1
     IBV_EVENT_QP_ACCESS_ERR = 3
+    IBV_EVENT_QP_TERMINATE = 0x100  # own: a peer has not taken something of the QP's
 
 
 class ibv_port_state(IntEnum):
@@ -165,6 +167,7 @@ IBV_ACCESS_REMOTE_READ = ibv_access_flags.IBV_ACCESS_REMOTE_READ
 IBV_EVENT_CQ_ERR = ibv_event_type.IBV_EVENT_CQ_ERR
 IBV_EVENT_QP_FATAL = ibv_event_type.IBV_EVENT_QP_FATAL
 IBV_EVENT_QP_ACCESS_ERR = ibv_event_type.IBV_EVENT_QP_ACCESS_ERR
+IBV_EVENT_QP_TERMINATE = ibv_event_type.IBV_EVENT_QP_TERMINATE
 IBV_PORT_DOWN = ibv_port_state.IBV_PORT_DOWN
 IBV_PORT_ACTIVE = ibv_port_state.IBV_PORT_ACTIVE
 IBV_QPT_RC = ibv_qp_type.IBV_QPT_RC

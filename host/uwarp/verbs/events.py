@@ -8,23 +8,68 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from uwarp.contract import EVENT, EventType
+from uwarp.wire import Terminate, ip_text
 
-from .enums import IBV_EVENT_CQ_ERR, IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL, ibv_event_type
+from .enums import (
+    IBV_EVENT_CQ_ERR,
+    IBV_EVENT_QP_ACCESS_ERR,
+    IBV_EVENT_QP_FATAL,
+    IBV_EVENT_QP_TERMINATE,
+    ibv_event_type,
+)
 from .memory import Memory
 
 if TYPE_CHECKING:
     from .completion import CQ
     from .queue_pair import QP
 
-__all__ = ["EVENT_TYPES", "AsyncEvent", "EventQueue"]
+__all__ = ["EVENT_TYPES", "AsyncEvent", "EventQueue", "TerminateReport"]
 
 EVENT_TYPES: dict[EventType, ibv_event_type] = {
     EventType.CQ_FULL: IBV_EVENT_CQ_ERR,
     EventType.DMA_WRITE: IBV_EVENT_QP_FATAL,
     EventType.DMA_READ: IBV_EVENT_QP_ACCESS_ERR,
     EventType.DMA_CQE: IBV_EVENT_CQ_ERR,
+    EventType.TERMINATE: IBV_EVENT_QP_TERMINATE,
 }
 _LOG2 = 8
+
+
+@dataclass(frozen=True)
+class TerminateReport:
+    """What a peer says of a message of the QP's: it has not taken it, or a part of it.
+
+    Attributes
+    ----------
+    peer_ip, peer_port : who says so. Nothing proves that it is whom the message went to.
+    msn : of the message, 0 of an RDMA Write. It is the ``msn`` of the message's :class:`WC`.
+    layer, etype, code : why (RFC 5040, section 4.8).
+    """
+
+    peer_ip: str
+    peer_port: int
+    msn: int
+    layer: int
+    etype: int
+    code: int
+
+    @property
+    def meaning(self) -> str:
+        """Why, in words: ``DDP, untagged buffer: message too long for the buffer``."""
+        return Terminate(layer=self.layer, etype=self.etype, code=self.code).meaning
+
+    @classmethod
+    def of(cls, entry: SimpleNamespace) -> TerminateReport:
+        """The report in an entry of the event ring."""
+        told = Terminate.of(entry.code)
+        return cls(
+            ip_text(entry.source_ip),
+            entry.source_port,
+            entry.msn,
+            told.layer,
+            told.etype,
+            told.code,
+        )
 
 
 @dataclass
@@ -40,11 +85,15 @@ class AsyncEvent:
         completion of that request has the error. Or it did not give octets that a peer reads, who
         will miss them. The QP goes on.
         IBV_EVENT_CQ_ERR: see ``cause``. The CQ goes on.
+        IBV_EVENT_QP_TERMINATE: a peer has not taken something that the QP sent, see ``report``. The
+        QP goes on.
     cause : EventType
         The device's own word: CQ_FULL, datagrams were dropped because nobody polled the CQ;
-        DMA_CQE, memory did not take a completion, which is lost; DMA_WRITE; DMA_READ.
+        DMA_CQE, memory did not take a completion, which is lost; DMA_WRITE; DMA_READ;
+        TERMINATE.
     qp, cq : whose event it is; the other one is None.
-    time : in cycles of the device's clock.
+    time : in cycles of the device's clock, rounded down to 256.
+    report : of IBV_EVENT_QP_TERMINATE, else None.
     """
 
     event_type: ibv_event_type
@@ -52,6 +101,7 @@ class AsyncEvent:
     qp: QP | None
     cq: CQ | None
     time: int
+    report: TerminateReport | None = None
     acknowledged: bool = False
 
     def ack(self) -> None:

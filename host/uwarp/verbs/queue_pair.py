@@ -44,6 +44,7 @@ ACCEPTED = (
     Opcode.READ_REQUEST,
     Opcode.SEND,
     Opcode.SEND_SOLICITED,
+    Opcode.TERMINATE,
     Opcode.WRITE_RECORD,
     Opcode.READ_RESPONSE_RECORD,
     Opcode.SEND_IMMEDIATE,
@@ -113,6 +114,7 @@ class QP(Resource):
         self.qp_context = init_attr.qp_context
         self.qp_type = e.IBV_QPT_UD
         self.signal_all = bool(init_attr.sq_sig_all)
+        self.terminate = bool(init_attr.terminate)
         if ipv6 is None:
             ipv6 = context.ipv6 is not None
         self.wide = ipv6 or cap.max_send_sge > 1 or cap.max_inline_data > 0
@@ -217,6 +219,7 @@ class QP(Resource):
             None,
             replace(self.cap),
             int(self.signal_all),
+            self.terminate,
         )
         return attr, init
 
@@ -319,6 +322,7 @@ class QP(Resource):
             sq_log2=self._sq.log2,
             rq_log2=self._rq.log2,
             sq_wide=self.wide,
+            terminate=self.terminate,
             pd=self.pd.number,
             udp_port=self.qp_num,
             path_mtu=self.path_mtu,
@@ -338,13 +342,13 @@ class QP(Resource):
 
     @property
     def _may_send(self) -> bool:
-        """Whether a datagram of this QP may be under way: of a request, or of an answer to a Read,
-        which nobody here knows of."""
+        """Whether a datagram of this QP may be under way: of a request, or of an answer to a Read
+        or a Terminate, which nobody here knows of."""
         regions = self.context._regions.values()
         readable = any(
             region.pd is self.pd and region.access & e.IBV_ACCESS_REMOTE_READ for region in regions
         )
-        return self._sq.outstanding > 0 or readable
+        return self._sq.outstanding > 0 or readable or self.terminate
 
     def _stop(self) -> None:
         """Go to ERROR; afterwards the device works on nothing of this QP, and all has completed."""

@@ -74,6 +74,7 @@ from .segment import (
     least_size,
     queue_number,
 )
+from .terminate import TERMINATE_MEANINGS, terminate_text
 
 __all__ = [
     "BROADCAST_IPV4",
@@ -112,6 +113,7 @@ __all__ = [
     "RECORD_OPCODES",
     "TAGGED",
     "TAGGED_OPCODES",
+    "TERMINATE_MEANINGS",
     "UDP",
     "UNTAGGED",
     "VLAN",
@@ -145,6 +147,7 @@ __all__ = [
     "queue_number",
     "segment_room",
     "segments",
+    "terminate_text",
     "udp_sum",
     "vlan_octets",
     "wire_octets",

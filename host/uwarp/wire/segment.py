@@ -11,6 +11,7 @@ from enum import IntEnum
 
 from .crc import CRC_OCTETS, append_crc, crc_is_right
 from .header import IMMEDIATE, READ_REQUEST, RECORD, TAGGED, UNTAGGED, Header
+from .terminate import terminate_text
 
 __all__ = [
     "DDP_LAST",
@@ -86,6 +87,8 @@ TAGGED_OPCODES = frozenset(
 RECORD_OPCODES = frozenset({Opcode.WRITE_RECORD, Opcode.READ_RESPONSE_RECORD})
 IMMEDIATE_OPCODES = frozenset({Opcode.WRITE_RECORD, Opcode.SEND_IMMEDIATE})
 _INVALIDATE_OPCODES = frozenset({Opcode.SEND_INVALIDATE, Opcode.SEND_SOLICITED_INVALIDATE})
+_CONTROL_WORD = 4  # octets with which a Terminate's payload begins
+_BODIES = {Opcode.READ_REQUEST: READ_REQUEST.size, Opcode.TERMINATE: _CONTROL_WORD}
 _QUEUES = {
     Opcode.READ_REQUEST: QueueNumber.REQUEST,
     Opcode.TERMINATE: QueueNumber.TERMINATE,
@@ -111,9 +114,9 @@ def header_size(opcode: Opcode) -> int:
 
 
 def least_size(opcode: Opcode) -> int:
-    """Octets of the shortest segment: the header, and the body that each Read Request has."""
-    body = READ_REQUEST.size if opcode is Opcode.READ_REQUEST else 0
-    return header_size(opcode) + body
+    """Octets of the shortest segment: the header, and the body that each Read Request has, or the
+    control word of a Terminate."""
+    return header_size(opcode) + _BODIES.get(opcode, 0)
 
 
 def queue_number(opcode: Opcode) -> QueueNumber:
@@ -342,25 +345,33 @@ class Terminate:
     has_rdmap: bool = False
     quoted: bytes = b""
 
+    @classmethod
+    def of(cls, report: int) -> Terminate:
+        """One that quotes nothing, of the upper half of its control word."""
+        return cls(layer=report >> 12, etype=report >> 8 & 15, code=report & 255)
+
+    @property
+    def report(self) -> int:
+        """The upper half of the control word: ``layer << 12 | etype << 8 | code``."""
+        return self.layer << 12 | self.etype << 8 | self.code
+
+    @property
+    def meaning(self) -> str:
+        """What it reports, in words: ``DDP, untagged buffer: invalid queue number``."""
+        return terminate_text(self.report)
+
     def encode(self) -> bytes:
         for name, bits in (("layer", 4), ("etype", 4), ("code", 8)):
             if not 0 <= getattr(self, name) < 1 << bits:
                 raise ValueError(f"{name} is {getattr(self, name)}; it takes {bits} bits")
-        word = (
-            self.layer << 28
-            | self.etype << 24
-            | self.code << 16
-            | self.has_length << 15
-            | self.has_ddp << 14
-            | self.has_rdmap << 13
-        )
-        return word.to_bytes(4, "big") + self.quoted
+        word = self.report << 16 | self.has_length << 15 | self.has_ddp << 14 | self.has_rdmap << 13
+        return word.to_bytes(_CONTROL_WORD, "big") + self.quoted
 
     @classmethod
     def decode(cls, octets: bytes) -> Terminate:
-        if len(octets) < 4:
+        if len(octets) < _CONTROL_WORD:
             raise SegmentError(f"a Terminate of {len(octets)} octets has no control word")
-        word = int.from_bytes(octets[:4], "big")
+        word = int.from_bytes(octets[:_CONTROL_WORD], "big")
         return cls(
             layer=word >> 28,
             etype=word >> 24 & 15,
@@ -368,5 +379,5 @@ class Terminate:
             has_length=bool(word & 0x8000),
             has_ddp=bool(word & 0x4000),
             has_rdmap=bool(word & 0x2000),
-            quoted=bytes(octets[4:]),
+            quoted=bytes(octets[_CONTROL_WORD:]),
         )

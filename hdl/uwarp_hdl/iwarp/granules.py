@@ -1,0 +1,114 @@
+"""Granules of a message and of its segment (device behaviour, 4.2), by one shifter.
+
+::
+
+    start -------.            .--> first
+    end ---------+--> shift --+--> last ----------------.
+    offset ------|            +--> granule, remainder --+--> covered
+    payload_end -'            '--> granule -------------'
+
+One number a cycle, in the cycle after ``begin`` the first.
+"""
+
+from amaranth.hdl import C, Cat, Module, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from uwarp.contract import Parameters
+
+from .receive_layouts import covered_layout, granule_width, offset_width
+
+__all__ = ["SegmentGranules"]
+
+_SMALLEST_LOG2 = 6
+
+
+class SegmentGranules(wiring.Component):
+    """Number the granules that a message touches, and those that a segment of it covers.
+
+    Members
+    -------
+    begin : In(1)
+        ``start`` is right in the next cycle, ``end`` in the second from now, ``offset`` in the
+        third; ``payload_end`` from the fourth on, while it counts.
+    log2 : In(5)
+        Of the granule, 6 to 16. From ``begin`` on.
+    start, end, offset, payload_end : In
+        First and last octet of the message; first of the segment, and the one after its last.
+    starts, ends : In(1)
+        The segment begins, or ends, where its message does. From the fourth cycle on.
+    first, last : Out
+        Granules of ``start`` and ``end``. From 2 and 3 cycles after ``begin``.
+    aligned : Out(1)
+        ``start`` is the first octet of a granule. From 2 cycles after ``begin``.
+    covered : Out(covered)
+        From 5 cycles after ``begin``.
+    """
+
+    def __init__(self, parameters: Parameters):
+        self._granule_width = granule_width(parameters)
+        offset = offset_width(parameters)
+        super().__init__(
+            {
+                "begin": In(1),
+                "log2": In(5),
+                "start": In(offset),
+                "end": In(offset),
+                "offset": In(offset),
+                "payload_end": In(offset),
+                "starts": In(1),
+                "ends": In(1),
+                "first": Out(self._granule_width),
+                "last": Out(self._granule_width),
+                "aligned": Out(1),
+                "covered": Out(covered_layout(parameters)),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        step = Signal(2)
+        octet = Signal.like(self.start)
+        shift = Signal(4)
+        remainder = Signal(16)
+        low = Signal(self._granule_width + 1)
+        low_part = Signal()
+        high = Signal.like(low)
+        m.d.sync += shift.eq(self.log2 - _SMALLEST_LOG2)
+        with m.If(self.begin):
+            m.d.sync += step.eq(0)
+        with m.Elif(~step.all()):
+            m.d.sync += step.eq(step + 1)
+
+        # Only as wide in each stage as the granule's number and what is still to be shifted.
+        granule = octet[_SMALLEST_LOG2:]
+        for bit in reversed(range(len(shift))):
+            width = len(low) + (1 << bit) - 1
+            stage = Signal(width, name=f"shifted{bit}")
+            with m.If(shift[bit]):
+                m.d.comb += stage.eq(granule[1 << bit :])
+            with m.Else():
+                m.d.comb += stage.eq(granule)
+            granule = stage
+        inside = Cat(C(0x3F, 6), (i < shift for i in range(10)))
+        m.d.comb += remainder.eq(octet[:16] & inside)
+        with m.Switch(step):
+            with m.Case(0):
+                m.d.comb += octet.eq(self.start)
+                m.d.sync += [self.first.eq(granule), self.aligned.eq(~remainder.any())]
+            with m.Case(1):
+                m.d.comb += octet.eq(self.end)
+                m.d.sync += self.last.eq(granule)
+            with m.Case(2):
+                m.d.comb += octet.eq(self.offset)
+                m.d.sync += [low.eq(granule), low_part.eq(remainder.any())]
+            with m.Case(3):
+                m.d.comb += octet.eq(self.payload_end)
+                m.d.sync += high.eq(granule)
+
+        with m.If(self.ends):
+            m.d.comb += self.covered.high.eq(self.last)
+        with m.Else():
+            m.d.comb += self.covered.high.eq(high)
+        m.d.comb += self.covered.low.eq(low + (self.starts | low_part))
+        return m
