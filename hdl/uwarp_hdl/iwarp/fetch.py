@@ -3,7 +3,7 @@
 ::
 
     fetches --> burst --> memory --> words (FIFO) --+--> WQE register ------> checks --> messages
-           +--> contexts (FIFO) --------------------|-----------------------^   ^
+           +--> contexts (memory) ------------------|-----------------------^   ^
                                                     +--> destinations           |
                                                     +--> SGE: look up, add, compare --> pieces
                                                              ^
@@ -16,6 +16,7 @@ checked as their words come, one every other cycle.
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
+from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import (
@@ -49,6 +50,7 @@ from ..layouts import (
     ReadBeat,
     mapped_ipv4,
 )
+from ..stream.ports import keep_apart
 from ..stream.queue import Queue
 from .destination import HIGH, LINK, LOW, PORT, destination_write_layout
 from .scheduler import EPOCH_WIDTH, fetch_layout, qp_width, slot_width
@@ -200,25 +202,25 @@ class WqeFetch(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        layout = fetch_layout(self._parameters)
-        m.submodules.contexts = contexts = Queue(layout, OUTSTANDING)
         m.submodules.words = words = Queue(ReadBeat, OUTSTANDING * WIDE_WORDS)
 
-        # Ask. A context leaves its queue after its words have left theirs, so their room is there.
+        # Ask. A context is done after its words have left the FIFO, so their room is there.
         burst = self.read.bursts
         fetch = self.fetches.p
         burst_free = ~burst.valid | burst.ready
-        m.d.comb += [
-            self.fetches.ready.eq(burst_free & contexts.i.ready),
-            contexts.i.valid.eq(self.fetches.valid & burst_free),
-            contexts.i.p.eq(fetch),
-        ]
+        entry = Signal(58)
+        room = Signal()
+        asks = Signal()
+        done = Signal()
+        m.d.comb += entry.eq(self._entry(fetch))
         with m.If(burst_free):
             m.d.sync += [
-                burst.valid.eq(self.fetches.valid & contexts.i.ready),
-                burst.p.address.eq(self._entry(fetch) << 6),
+                burst.valid.eq(asks),
+                burst.p.address.eq(entry << 6),
                 burst.p.beats.eq(Mux(fetch.wide, WIDE_WORDS - 1, WQE_WORDS - 1)),
             ]
+        m.d.comb += asks.eq(self.fetches.valid & ~self.fetches.ready & burst_free & room)
+        context, context_valid = self._keep_contexts(m, fetch, entry, asks, room, done)
         m.d.comb += [
             words.i.p.eq(self.read.beats.p),
             words.i.valid.eq(self.read.beats.valid),
@@ -231,7 +233,6 @@ class WqeFetch(wiring.Component):
         failed = Signal()
         unreadable = Signal()
         spoiled = Signal()  # ``unreadable`` in the cycle before
-        context = contexts.o.p
         taken = Signal()
         last = Signal()
         inline_address = Signal(64)
@@ -242,7 +243,7 @@ class WqeFetch(wiring.Component):
         ]
         m.d.sync += [
             spoiled.eq(unreadable),
-            inline_address.eq((self._entry(context) | 1) << 6),
+            inline_address.eq((context.entry | 1) << 6),
         ]
 
         opcodes = {opcode: Signal(name=f"is_{opcode.name.lower()}") for opcode in _POSTED}
@@ -252,7 +253,6 @@ class WqeFetch(wiring.Component):
         flag = {item: wqe.flags[item.value.bit_length() - 1] for item in WqeFlag}
         inline, ipv6 = flag[WqeFlag.INLINE], flag[WqeFlag.IPV6]
 
-        done = Signal()
         m.d.comb += done.eq(self.messages.valid & self.messages.ready)
         arriving = Mux(taken, count, 0)
         octets, allowed = self._check_elements(
@@ -282,10 +282,8 @@ class WqeFetch(wiring.Component):
             m.d.sync += told.valid.eq(0)
         with m.FSM():
             with m.State("COLLECT"):
-                m.d.comb += words.o.ready.eq(1)
-                m.d.sync += mtu.eq(
-                    clamped_mtu(self._parameters, context.path_mtu) - Mux(ipv6, IPV6_OVERHEAD, 0)
-                )
+                m.d.comb += words.o.ready.eq(context_valid)
+                m.d.sync += mtu.eq(context.mtu - Mux(ipv6, IPV6_OVERHEAD, 0))
                 with m.If(taken):
                     m.d.sync += [failed.eq(unreadable), count.eq(count + 1)]
                     with m.Switch(count):
@@ -336,7 +334,6 @@ class WqeFetch(wiring.Component):
                     m.d.comb += status.eq(Status.SUCCESS)
                 m.d.comb += self.messages.valid.eq(~told.valid)
                 with m.If(done):
-                    m.d.comb += contexts.o.ready.eq(1)
                     m.next = "COLLECT"
 
         # The octets inline are one piece; a WQE with SGEs has written its own by now.
@@ -402,6 +399,78 @@ class WqeFetch(wiring.Component):
             message.granule_mask.eq(granule - 1),
         ]
         return m
+
+    def _keep_contexts(self, m, fetch, entry, asks, room, done):
+        """What goes with a fetch's words, in two rows of block RAM. The first row of the next
+        context waits at the memory's output, so that it takes the place of the one that is done at
+        once; the second follows a cycle later, and with it ``entry`` and ``epoch``."""
+        members = fetch_layout(self._parameters).members
+        layouts = (
+            data.StructLayout(
+                {name: members[name] for name in ("qpn", "slot", "index", "cq", "pd", "wide")}
+                | {"mtu": LENGTH_WIDTH}
+            ),
+            data.StructLayout({"epoch": members["epoch"], "entry": len(entry)}),
+        )
+        context = Signal(data.StructLayout(layouts[0].members | layouts[1].members))
+        halves = (context.as_value()[: layouts[0].size], context.as_value()[layouts[0].size :])
+        m.submodules.contexts = contexts = Memory(
+            shape=max(layout.size for layout in layouts),
+            depth=2 * OUTSTANDING,
+            init=[],
+            attrs={"ram_style": "block"},
+        )
+        reader, writer = contexts.read_port(), contexts.write_port()
+
+        # Both rows of a fetch are written by the time they can be read.
+        first, second = (Signal(layout) for layout in layouts)
+        into, out_of = Signal(range(OUTSTANDING)), Signal(range(OUTSTANDING))
+        level = Signal(range(OUTSTANDING + 1))
+        m.d.comb += [
+            *(
+                row[name].eq(fetch[name])
+                for row in (first, second)
+                for name in row.shape().members
+                if name not in ("mtu", "entry")
+            ),
+            first.mtu.eq(clamped_mtu(self._parameters, fetch.path_mtu)),
+            second.entry.eq(entry),
+            room.eq(level != OUTSTANDING),
+            writer.addr.eq(Cat(self.fetches.ready, into)),
+            writer.data.eq(Mux(self.fetches.ready, second.as_value(), first.as_value())),
+            writer.en.eq(asks | self.fetches.ready),
+        ]
+        m.d.sync += [
+            self.fetches.ready.eq(asks),
+            into.eq(into + self.fetches.ready),
+            level.eq(level + asks - done),
+        ]
+
+        unread = Signal(range(OUTSTANDING + 1))
+        valid = Signal()
+        ahead = Signal()  # the next one's first row is at the output
+        loads, follows = Signal(), Signal()
+        reads = Signal()
+        m.d.comb += [
+            loads.eq(ahead & (~valid | done)),
+            reads.eq((unread != 0) & ~ahead),
+            reader.addr.eq(Cat(loads, out_of)),
+        ]
+        keep_apart(m, reader, writer, loads | reads)
+        m.d.sync += [
+            unread.eq(unread + asks - reads),
+            out_of.eq(out_of + loads),
+            follows.eq(loads),
+        ]
+        with m.If(reads | loads):
+            m.d.sync += ahead.eq(reads)
+        with m.If(loads):
+            m.d.sync += [valid.eq(1), halves[0].eq(reader.data)]
+        with m.Elif(done):
+            m.d.sync += valid.eq(0)
+        with m.If(follows):
+            m.d.sync += halves[1].eq(reader.data)
+        return context, valid
 
     @staticmethod
     def _entry(fetch):
