@@ -94,6 +94,18 @@ def reference_frame(segment, payload):
     return bytes(frame)
 
 
+def destination_words(segment):
+    """The four words of a destination: IPv4, port, tag; IP; MAC, traffic class, hop limit."""
+    ip = segment["dest_ip"]
+    ipv4 = 0x5A5A_5A5A if segment["ipv6"] else ip
+    return [
+        ipv4 | segment["dest_port"] << 32 | segment["vlan"] << 48,
+        ip & (1 << 64) - 1,
+        ip >> 64,
+        segment["dest_mac"] | segment["traffic_class"] << 48 | segment["hop_limit"] << 56,
+    ]
+
+
 class FrameBench:
     """Segments, payload and answers in, frames and messages done out."""
 
@@ -112,6 +124,8 @@ class FrameBench:
             builder.done.ready.eq(1),
         ]
         self.segments, self.words, self.answers = deque(), deque(), deque()
+        self.quads = deque()  # (address, word), of segments queued
+        self.queued = self.removed = 0
         self.frames, self.ways, self.done, self.passed = [], [], [], []
         self.done_tracked = []
         self.partial = b""
@@ -159,6 +173,11 @@ class FrameBench:
         frame = reference_frame(segment, payload)
         segment["octets"] = len(frame)
         self.segments.append(segment)
+        quads = (bytes(4) + ddp_header(segment)[2:]).ljust(48, b"\xa5")
+        for row in range(6):
+            word = int.from_bytes(quads[8 * row : 8 * row + 8], "little")
+            self.quads.append((self.queued, row, word))
+        self.queued += 1
         if opening is not None:
             self.answers.append(opening)
         if payload:
@@ -187,7 +206,9 @@ class FrameBench:
             builder.write_enable,
             sender.own,
             sender.group,
+            builder.destination.index,
         )
+        *values, destination_index = values
         segment_taken, word_taken, word_waits, done_valid, done, valid, ready, *values = values
         beat, passed, written, own, group = values
         self.now += 1
@@ -195,8 +216,23 @@ class FrameBench:
             self.taken.append(self.now)
         if written:
             self.written.append(self.now)
+        # A slot's destination is there until its segment is taken.
+        index, slot = destination_index & 3, destination_index >> 2
+        segment = self.segments[0] if self.segments else None
+        word = self.rng.getrandbits(64)
+        if segment is not None and segment["slot"] == slot:
+            word = destination_words(segment)[index]
+        ctx.set(builder.destination.row, word)
         if segment_taken:
+            self.removed += 1
             self.segments.popleft()
+        # The quads are no more than some segments ahead.
+        ahead = bool(self.quads) and self.quads[0][0] < self.removed + 32
+        ctx.set(builder.quads.valid, ahead)
+        if ahead:
+            number, row, quads = self.quads.popleft()
+            ctx.set(builder.quads.address, 8 * (number % 64) + row)
+            ctx.set(builder.quads.word, quads)
         if word_taken:
             self.words.popleft()
         if done_valid:
@@ -214,7 +250,12 @@ class FrameBench:
             self.passed.append(len(self.frames))
         ctx.set(builder.segments.valid, bool(self.segments))
         if self.segments:
-            ctx.set(builder.segments.payload, self.segments[0])
+            segment = self.segments[0] | {"has_payload": self.segments[0]["length"] != 0}
+            names = builder.segments.payload.shape().members
+            ctx.set(
+                builder.segments.payload,
+                {name: value for name, value in segment.items() if name in names},
+            )
         offer = bool(self.words) and bool(word_waits or self.rng.random() >= self.stall)
         ctx.set(builder.payload.valid, offer)
         if offer:

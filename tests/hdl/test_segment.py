@@ -1,12 +1,13 @@
 """The segmenter alone: cuts, turns and lists, against the rule written octet by octet."""
 
 import random
+import struct
 from collections import defaultdict, deque
 from itertools import pairwise
 
 import pytest
 from amaranth.sim import Simulator
-from transmit_bench import HEADERS, SEND, WRITE, WRITE_RECORD, pieces
+from transmit_bench import HEADERS, SEND, TAGGED, WRITE, WRITE_RECORD, pieces
 
 from uwarp.contract import QP_ENTRY, Parameters, QpState, Status
 from uwarp_hdl.iwarp.segment import Segmenter
@@ -22,6 +23,10 @@ class SegmenterBench:
         self.dut = Segmenter(PARAMETERS)
         self.inputs, self.resets = deque(), deque()
         self.segments, self.jobs = [], []
+        self.quads, self.rows = [], []
+        self.messages, self.to_recall, self.ends = {}, deque(), []
+        self.recalls = None  # since when the next one is asked for
+        self.now = 0
         self.ended = deque()
         self.states = [QpState.RTS] * PARAMETERS.n_qp
         self.failed = set()
@@ -42,6 +47,7 @@ class SegmenterBench:
             "granule_mask": (1 << granule_log2) - 1,
             "index": self.rng.getrandbits(16),
         } | fields
+        self.messages[message["slot"]] = message
         cuts = {self.rng.randrange(1, length) for _ in range(n_pieces - 1)} if length > 1 else ()
         spans = [
             (self.rng.getrandbits(60), end - start)
@@ -64,21 +70,31 @@ class SegmenterBench:
             dut.reads.valid & dut.reads.ready,
             dut.reads.payload,
             dut.qp.index,
+            dut.quads,
+            dut.recall_ready,
+            dut.recalled,
         )
-        input_taken, reset_taken, segment_given, segment, job_given, job, index = values
+        input_taken, reset_taken, segment_given, segment, job_given, job, index, *values = values
+        self.now += 1
+        self.collect(*values)
         if input_taken:
             self.inputs.popleft()
         if reset_taken:
             self.resets.popleft()
         if segment_given:
-            self.segments.append({name: getattr(segment, name) for name in self.names})
+            fields = {name: getattr(segment, name) for name in self.names}
+            message = self.messages[segment.slot]
+            self.segments.append(fields | {"index": message["index"], "qpn": message["qpn"]})
             if segment.last:
-                self.ended.append(segment.slot)
+                self.to_recall.append((self.now + 60, message))
         # A slot is free only long after its last octets were asked for.
         if len(self.ended) > 4:
             self.free.append(self.ended.popleft())
         if job_given:
             self.jobs.append((job.address, job.length, job.place, job.final))
+        if not self.recalls and self.to_recall and self.to_recall[0][0] <= self.now:
+            ctx.set(dut.recall, self.to_recall[0][1]["slot"])
+            self.recalls = self.now
         ctx.set(dut.qp.row.as_value(), QP_ENTRY.to_int(state=self.states[index]))
         kind, item = self.inputs[0] if self.inputs else (None, {})
         ctx.set(dut.pieces, item if kind == "piece" else {"valid": 0})
@@ -91,6 +107,34 @@ class SegmenterBench:
         ctx.set(dut.segments.ready, self.rng.random() >= self.stall)
         ctx.set(dut.reads.ready, self.rng.random() >= self.stall)
         ctx.set(dut.failed, ctx.get(dut.failed_slot) in self.failed)
+
+    def collect(self, quads, recall_ready, recalled):
+        """Rows of quads, and what is recalled of messages that ended."""
+        if quads.valid:
+            assert quads.address == len(self.quads) % 64 * 8 + len(self.rows), "rows out of order"
+            self.rows.append(quads.word.to_bytes(8, "little"))
+            if len(self.rows) == 6:
+                self.quads.append(b"".join(self.rows)[4:])
+                self.rows = []
+        # That of the cycle before, of which the slot was set one cycle earlier.
+        if self.recalls and self.recall_was_ready and self.recalls < self.now - 1:
+            message = self.to_recall.popleft()[1]
+            for name in ("qpn", "index", "opcode", "length", "remote_to"):
+                assert getattr(recalled, name) == message[name], f"{name}; seed {self.seed}"
+            self.ends.append((message["index"], recalled.qpn, recalled.msn))
+            self.ended.append(message["slot"])
+            self.recalls = None
+        self.recall_was_ready = recall_ready
+
+    def header(self, number):
+        """What the quads of a segment say."""
+        quads, opcode = self.quads[number], self.segments[number]["opcode"]
+        if opcode in TAGGED:
+            _, to, msn, mo, mlen, _ = struct.unpack(">IQIIII", quads[:28])
+            return {"to": to, "msn": msn, "mo": mo, "mlen": mlen}
+        mlen, queue, msn, mo = struct.unpack(">IIII", quads[:16])
+        assert queue == 0
+        return {"msn": msn, "mo": mo, "mlen": mlen}
 
     async def until(self, ctx, condition, limit=5000):
         for _ in range(limit):
@@ -107,6 +151,7 @@ class SegmenterBench:
             await self.until(ctx, lambda: not ctx.get(self.dut.busy))
             await script(ctx)
 
+        self.recall_was_ready = 0
         self.names = self.dut.segments.payload.shape().members
         simulator = Simulator(self.dut)
         simulator.add_clock(6.4e-9)
@@ -149,7 +194,9 @@ def test_cuts(stall):
                 msn = 0 if opcode == WRITE else msns[qpn]
                 last = int(mo + octets == length)
                 size = 42 + HEADERS[opcode] + octets + 4
-                expected[qpn].append((item["index"], mo, octets, to, msn, last, size, length))
+                fields = {"msn": msn, "mo": mo, "mlen": length}
+                fields |= {"to": to} if opcode in TAGGED else {}
+                expected[qpn].append((item["index"], last, size, int(octets > 0), fields))
                 place = 4 * (opcode == SEND)
                 reads[qpn, len(expected[qpn])] = jobs_of(item["spans"], mo, octets, place)
             await bench.cycle(ctx)
@@ -159,20 +206,25 @@ def test_cuts(stall):
             await bench.cycle(ctx)
 
     bench.run(script)
-    names = ("index", "mo", "length", "to", "msn", "last", "octets", "mlen")
+    names = ("index", "last", "octets", "has_payload")
     got = defaultdict(list)
     jobs = []
-    for segment in bench.segments:
+    for number, segment in enumerate(bench.segments):
         assert segment["frame"] and not segment["discard"] and segment["status"] == 0
         qpn = segment["qpn"]
-        got[qpn].append(tuple(segment[name] for name in names))
-        if segment["length"]:
+        got[qpn].append((*(segment[name] for name in names), bench.header(number)))
+        if segment["has_payload"]:
             jobs += reads[qpn, len(got[qpn])]
+    assert len(bench.ends) > 100
+    for qpn, items in expected.items():
+        ends = [(index, fields["msn"]) for index, last, *_, fields in items if last]
+        recalled = [(index, msn) for index, owner, msn in bench.ends if owner == qpn]
+        assert recalled == ends[: len(recalled)], f"seed {bench.seed}"
     assert got == expected, f"seed {bench.seed}"
     assert bench.jobs == jobs, f"seed {bench.seed}"
 
 
-def test_a_segment_in_7_cycles():
+def test_a_segment_in_8_cycles():
     bench = SegmenterBench(200, 0.0)
 
     async def script(ctx):
@@ -180,9 +232,9 @@ def test_a_segment_in_7_cycles():
             bench.message(qpn, WRITE_RECORD, 200_000)
         await bench.until(ctx, lambda: not bench.inputs)
         before = len(bench.segments)
-        for _ in range(700):
+        for _ in range(800):
             await bench.cycle(ctx)
-        assert len(bench.segments) - before >= 100, f"{len(bench.segments) - before} in 700 cycles"
+        assert len(bench.segments) - before >= 100, f"{len(bench.segments) - before} in 800 cycles"
 
     bench.run(script)
 
@@ -214,16 +266,18 @@ def test_ends_without_a_frame():
         await bench.until(ctx, lambda: len(bench.segments) == sent + 2)
         bench.states[1] = QpState.RTS
         bench.message(1, WRITE_RECORD, 10, index=7, epoch=1)
-        await bench.until(ctx, lambda: len(bench.segments) == sent + 3)
+        await bench.until(ctx, lambda: len(bench.ends) == 7)
 
     bench.run(script)
-    names = ("index", "frame", "last", "discard", "status", "msn")
+    names = ("index", "frame", "last", "discard", "status")
     assert [tuple(item[name] for name in names) for item in bench.segments if item["last"]] == [
-        (1, 1, 1, 0, 0, 1),
-        (2, 0, 1, 0, Status.LOC_PROT_ERR, 0),
-        (3, 0, 1, 0, Status.GENERAL_ERR, 2),
-        (4, 1, 1, 0, 0, 3),
-        (5, 0, 1, 1, 0, 0),
-        (6, 0, 1, 1, 0, 0),
-        (7, 1, 1, 0, 0, 1),
+        (1, 1, 1, 0, 0),
+        (2, 0, 1, 0, Status.LOC_PROT_ERR),
+        (3, 0, 1, 0, Status.GENERAL_ERR),
+        (4, 1, 1, 0, 0),
+        (5, 0, 1, 1, 0),
+        (6, 0, 1, 1, 0),
+        (7, 1, 1, 0, 0),
     ]
+    msns = [1, 0, 2, 3, 0, 0, 1]
+    assert bench.ends == [(index, 1, msn) for index, msn in enumerate(msns, 1)]

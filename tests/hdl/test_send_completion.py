@@ -10,6 +10,10 @@ from uwarp_hdl.iwarp.send_completion import SendCompleter
 
 PARAMETERS = Parameters(n_qp=4, n_region=4)
 
+#: Fields that come with the message, the others are asked for by its slot.
+DONE = ("slot", "status", "discard", "tracked", "silent")
+RECALLED = ("qpn", "cq", "index", "opcode", "signaled", "length", "msn")
+
 #: Fields of a message done, and what comes of it: CQE, retirement with release, slot released.
 CASES = {
     "signalled": ({"signaled": 1}, (True, 0, False)),
@@ -42,8 +46,9 @@ def test_what_each_message_frees():
             "qpn": rng.randrange(4),
             "cq": rng.randrange(4),
             "index": rng.getrandbits(16),
-            "mlen": rng.getrandbits(32),
+            "length": rng.getrandbits(32),
             "msn": rng.getrandbits(32),
+            "signaled": 0,
         }
         | CASES[name][0]
         for name in names
@@ -53,8 +58,8 @@ def test_what_each_message_frees():
         has_cqe, release, is_released = CASES[name][1]
         status = message.get("status", Status.SUCCESS)
         if has_cqe:
-            valid = message["mlen"] if status == Status.SUCCESS else 0
-            fields = ("cq", "qpn", "index", "msn", "mlen", "opcode")
+            valid = message["length"] if status == Status.SUCCESS else 0
+            fields = ("cq", "qpn", "index", "msn", "length", "opcode")
             cqes.append((*(message[field] for field in fields), status, valid))
         if release is not None:
             retired.append((message["slot"], message["qpn"], message["cq"], release))
@@ -64,11 +69,20 @@ def test_what_each_message_frees():
     async def testbench(ctx):
         got_cqes, got_retired, got_released = [], [], []
         waiting, owed, finished = list(messages), 0, 0
+        was_ready = asked = 0
         to_pass = len(messages)
         for _ in range(2000):
             ctx.set(dut.done.valid, bool(waiting))
             if waiting:
-                ctx.set(dut.done.payload, waiting[0])
+                done = {name: value for name, value in waiting[0].items() if name in DONE}
+                ctx.set(dut.done.payload, done)
+            if waiting and was_ready:
+                assert asked == waiting[0]["slot"]
+                recalled = {name: value for name, value in waiting[0].items() if name in RECALLED}
+                ctx.set(dut.recalled, recalled)
+            else:
+                ctx.set(dut.recalled.as_value(), rng.getrandbits(len(dut.recalled.as_value())))
+            ctx.set(dut.recall_ready, rng.getrandbits(1))
             for port in (dut.completions, dut.retirements, dut.released):
                 ctx.set(port.ready, rng.getrandbits(1))
             passes = bool(to_pass) and owed < 3 and rng.getrandbits(1)
@@ -84,11 +98,15 @@ def test_what_each_message_frees():
                 dut.retirements.payload,
                 dut.released.valid & dut.released.ready,
                 dut.released.payload,
+                dut.recall_ready,
+                dut.recall,
             )
+            *values, was_ready, asked = values
             taken, is_finished, completes, completion, retires, retirement, *values = values
             assert taken == is_finished
             if taken:
                 waiting.pop(0)
+                was_ready = 0
                 owed -= 1
                 finished += 1
                 assert owed >= 0, "a message ended before its last frame had left"

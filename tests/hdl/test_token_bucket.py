@@ -136,6 +136,7 @@ def test_wakes():
                 woken.append(ctx.get(dut.wakes.payload))
                 assert not bench.is_dry(woken[-1])
             await bench.cycles(1)
+        ctx.set(dut.wakes.ready, 0)
 
     async def script():
         for qpn in range(64):

@@ -3,7 +3,8 @@
 ::
 
     fetches --> burst --> memory --> words (FIFO) --+--> WQE register ------> checks --> messages
-           +--> contexts (FIFO) --------------------|-----------------------^   ^
+           +--> contexts (memory) ------------------|-----------------------^   ^
+                                                    +--> destinations           |
                                                     +--> SGE: look up, add, compare --> pieces
                                                              ^
                                               region table --+
@@ -15,6 +16,7 @@ checked as their words come, one every other cycle.
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
+from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import (
@@ -43,12 +45,14 @@ from uwarp.wire import (
 from ..interfaces import ReadClientSignature, TableReadSignature
 from ..layouts import (
     REGION_ROW,
-    SEND_WQE_EXTENSION_LAYOUT,
     SEND_WQE_LAYOUT,
     EventRequest,
     ReadBeat,
+    mapped_ipv4,
 )
+from ..stream.ports import keep_apart
 from ..stream.queue import Queue
+from .destination import HIGH, LINK, LOW, PORT, destination_write_layout
 from .scheduler import EPOCH_WIDTH, fetch_layout, qp_width, slot_width
 
 __all__ = [
@@ -65,6 +69,10 @@ __all__ = [
 OUTSTANDING = 32
 WQE_WORDS = SEND_WQE.size // 8
 WIDE_WORDS = WQE_WORDS + SEND_WQE_EXTENSION.size // 8
+
+#: Words of an entry that tell where its message goes.
+_PORT_WORD, _LINK_WORD = (SEND_WQE.offset(name) // 64 for name in ("dest_ip", "dest_mac"))
+_LOW_WORD = WQE_WORDS + SEND_WQE_EXTENSION.offset("dest_ipv6") // 64
 
 #: Bits of a number of octets within one frame.
 LENGTH_WIDTH = 14
@@ -109,7 +117,7 @@ def message_layout(parameters: Parameters) -> data.StructLayout:
     ``immediate`` is the request's MSN, ``address`` its payload's DMA address, and what its QP's row
     says (``room``, ``epoch``) is left to the segmenter. A Terminate is like a response, but the
     upper half of its ``stag`` is the code, as ``whole_code`` takes it; and it has no payload,
-    whatever ``length`` says.
+    whatever ``length`` says. Where it goes is written elsewhere.
     """
     return data.StructLayout(
         {
@@ -130,12 +138,6 @@ def message_layout(parameters: Parameters) -> data.StructLayout:
             "remote_to": 64,
             "stag": 32,
             "immediate": 32,
-            "dest_ip": 128,
-            "dest_port": 16,
-            "dest_mac": 48,
-            "vlan": 16,
-            "traffic_class": 8,
-            "hop_limit": 8,
             "address": 64,
             "room": LENGTH_WIDTH,
             "granule_mask": 16,
@@ -174,6 +176,8 @@ class WqeFetch(wiring.Component):
     messages : Out(stream of message_layout)
     pieces : Out(piece_layout)
         Those of a message, before it.
+    destination, destination_written : Out(destination_write_layout), Out(1)
+        Words of a message's destination, before it.
     read : Out(ReadClientSignature)
     region : Out(TableReadSignature)
     event_requests : Out(stream of EventRequest)
@@ -188,6 +192,8 @@ class WqeFetch(wiring.Component):
                 "fetches": In(stream.Signature(fetch_layout(parameters))),
                 "messages": Out(stream.Signature(message_layout(parameters))),
                 "pieces": Out(piece_layout(parameters)),
+                "destination": Out(destination_write_layout(parameters)),
+                "destination_written": Out(1),
                 "read": Out(ReadClientSignature()),
                 "region": Out(TableReadSignature(REGION_ROW, self._index_width)),
                 "event_requests": Out(stream.Signature(EventRequest)),
@@ -196,25 +202,25 @@ class WqeFetch(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        layout = fetch_layout(self._parameters)
-        m.submodules.contexts = contexts = Queue(layout, OUTSTANDING)
         m.submodules.words = words = Queue(ReadBeat, OUTSTANDING * WIDE_WORDS)
 
-        # Ask. A context leaves its queue after its words have left theirs, so their room is there.
+        # Ask. A context is done after its words have left the FIFO, so their room is there.
         burst = self.read.bursts
         fetch = self.fetches.p
         burst_free = ~burst.valid | burst.ready
-        m.d.comb += [
-            self.fetches.ready.eq(burst_free & contexts.i.ready),
-            contexts.i.valid.eq(self.fetches.valid & burst_free),
-            contexts.i.p.eq(fetch),
-        ]
+        entry = Signal(58)
+        room = Signal()
+        asks = Signal()
+        done = Signal()
+        m.d.comb += entry.eq(self._entry(fetch))
         with m.If(burst_free):
             m.d.sync += [
-                burst.valid.eq(self.fetches.valid & contexts.i.ready),
-                burst.p.address.eq(self._entry(fetch) << 6),
+                burst.valid.eq(asks),
+                burst.p.address.eq(entry << 6),
                 burst.p.beats.eq(Mux(fetch.wide, WIDE_WORDS - 1, WQE_WORDS - 1)),
             ]
+        m.d.comb += asks.eq(self.fetches.valid & ~self.fetches.ready & burst_free & room)
+        context, context_valid = self._keep_contexts(m, fetch, entry, asks, room, done)
         m.d.comb += [
             words.i.p.eq(self.read.beats.p),
             words.i.valid.eq(self.read.beats.valid),
@@ -223,12 +229,10 @@ class WqeFetch(wiring.Component):
 
         # Collect.
         wqe = Signal(SEND_WQE_LAYOUT)
-        extension = Signal(SEND_WQE_EXTENSION_LAYOUT)
         count = Signal(range(WIDE_WORDS))
         failed = Signal()
         unreadable = Signal()
         spoiled = Signal()  # ``unreadable`` in the cycle before
-        context = contexts.o.p
         taken = Signal()
         last = Signal()
         inline_address = Signal(64)
@@ -239,7 +243,7 @@ class WqeFetch(wiring.Component):
         ]
         m.d.sync += [
             spoiled.eq(unreadable),
-            inline_address.eq((self._entry(context) | 1) << 6),
+            inline_address.eq((context.entry | 1) << 6),
         ]
 
         opcodes = {opcode: Signal(name=f"is_{opcode.name.lower()}") for opcode in _POSTED}
@@ -249,7 +253,6 @@ class WqeFetch(wiring.Component):
         flag = {item: wqe.flags[item.value.bit_length() - 1] for item in WqeFlag}
         inline, ipv6 = flag[WqeFlag.INLINE], flag[WqeFlag.IPV6]
 
-        done = Signal()
         m.d.comb += done.eq(self.messages.valid & self.messages.ready)
         arriving = Mux(taken, count, 0)
         octets, allowed = self._check_elements(
@@ -279,18 +282,15 @@ class WqeFetch(wiring.Component):
             m.d.sync += told.valid.eq(0)
         with m.FSM():
             with m.State("COLLECT"):
-                m.d.comb += words.o.ready.eq(1)
-                m.d.sync += mtu.eq(
-                    clamped_mtu(self._parameters, context.path_mtu) - Mux(ipv6, IPV6_OVERHEAD, 0)
-                )
+                m.d.comb += words.o.ready.eq(context_valid)
+                m.d.sync += mtu.eq(context.mtu - Mux(ipv6, IPV6_OVERHEAD, 0))
                 with m.If(taken):
                     m.d.sync += [failed.eq(unreadable), count.eq(count + 1)]
                     with m.Switch(count):
-                        for index in range(WIDE_WORDS):
-                            block, place = divmod(index, WQE_WORDS)
-                            register = (wqe, extension)[block].as_value()
+                        for index in range(WQE_WORDS):
                             with m.Case(index):
-                                m.d.sync += register.word_select(place, 64).eq(words.o.p.data)
+                                word = wqe.as_value().word_select(index, 64)
+                                m.d.sync += word.eq(words.o.p.data)
                 # In every cycle, of which the last one counts.
                 m.d.sync += [
                     granule.eq(1 << granule_log2),
@@ -334,7 +334,6 @@ class WqeFetch(wiring.Component):
                     m.d.comb += status.eq(Status.SUCCESS)
                 m.d.comb += self.messages.valid.eq(~told.valid)
                 with m.If(done):
-                    m.d.comb += contexts.o.ready.eq(1)
                     m.next = "COLLECT"
 
         # The octets inline are one piece; a WQE with SGEs has written its own by now.
@@ -346,6 +345,35 @@ class WqeFetch(wiring.Component):
                 self.pieces.length.eq(wqe.length),
             ]
 
+        # An IPv4 address is put in the place of an IPv6 one first.
+        destination = self.destination
+        m.d.comb += [destination.address.slot.eq(context.slot), destination.word.eq(words.o.p.data)]
+        with m.If(taken):
+            with m.Switch(count):
+                for number, index in (
+                    (_PORT_WORD, PORT),
+                    (_LINK_WORD, LINK),
+                    (_LINK_WORD + 1, LOW),
+                    (_LINK_WORD + 2, HIGH),
+                ):
+                    with m.Case(number):
+                        m.d.comb += [
+                            destination.address.index.eq(index),
+                            self.destination_written.eq(1),
+                        ]
+                for number, index in ((_LOW_WORD, LOW), (_LOW_WORD + 1, HIGH)):
+                    with m.Case(number):
+                        m.d.comb += [
+                            destination.address.index.eq(index),
+                            self.destination_written.eq(ipv6),
+                        ]
+                with m.Default():
+                    pass
+        with m.If(count == _LINK_WORD + 1):
+            m.d.comb += destination.word.eq(mapped_ipv4(wqe.dest_ip))
+        with m.If(count == _LINK_WORD + 2):
+            m.d.comb += destination.word.eq(0)
+
         message = self.messages.p
         m.d.comb += [
             message[name].eq(context[name]) for name in ("slot", "qpn", "cq", "epoch", "index")
@@ -356,17 +384,11 @@ class WqeFetch(wiring.Component):
                 "opcode",
                 "length",
                 "remote_to",
-                "dest_port",
-                "dest_mac",
-                "vlan",
-                "traffic_class",
-                "hop_limit",
             )
         ]
         m.d.comb += [
             message.stag.eq(wqe.remote_stag),
             message.immediate.eq(Mux(reads, wqe.sge_lkey, wqe.immediate)),
-            message.dest_ip.eq(Mux(ipv6, extension.dest_ipv6, wqe.dest_ip)),
             message.status.eq(status),
             message.signaled.eq(flag[WqeFlag.SIGNALED]),
             message.solicited.eq(flag[WqeFlag.SOLICITED]),
@@ -377,6 +399,78 @@ class WqeFetch(wiring.Component):
             message.granule_mask.eq(granule - 1),
         ]
         return m
+
+    def _keep_contexts(self, m, fetch, entry, asks, room, done):
+        """What goes with a fetch's words, in two rows of block RAM. The first row of the next
+        context waits at the memory's output, so that it takes the place of the one that is done at
+        once; the second follows a cycle later, and with it ``entry`` and ``epoch``."""
+        members = fetch_layout(self._parameters).members
+        layouts = (
+            data.StructLayout(
+                {name: members[name] for name in ("qpn", "slot", "index", "cq", "pd", "wide")}
+                | {"mtu": LENGTH_WIDTH}
+            ),
+            data.StructLayout({"epoch": members["epoch"], "entry": len(entry)}),
+        )
+        context = Signal(data.StructLayout(layouts[0].members | layouts[1].members))
+        halves = (context.as_value()[: layouts[0].size], context.as_value()[layouts[0].size :])
+        m.submodules.contexts = contexts = Memory(
+            shape=max(layout.size for layout in layouts),
+            depth=2 * OUTSTANDING,
+            init=[],
+            attrs={"ram_style": "block"},
+        )
+        reader, writer = contexts.read_port(), contexts.write_port()
+
+        # Both rows of a fetch are written by the time they can be read.
+        first, second = (Signal(layout) for layout in layouts)
+        into, out_of = Signal(range(OUTSTANDING)), Signal(range(OUTSTANDING))
+        level = Signal(range(OUTSTANDING + 1))
+        m.d.comb += [
+            *(
+                row[name].eq(fetch[name])
+                for row in (first, second)
+                for name in row.shape().members
+                if name not in ("mtu", "entry")
+            ),
+            first.mtu.eq(clamped_mtu(self._parameters, fetch.path_mtu)),
+            second.entry.eq(entry),
+            room.eq(level != OUTSTANDING),
+            writer.addr.eq(Cat(self.fetches.ready, into)),
+            writer.data.eq(Mux(self.fetches.ready, second.as_value(), first.as_value())),
+            writer.en.eq(asks | self.fetches.ready),
+        ]
+        m.d.sync += [
+            self.fetches.ready.eq(asks),
+            into.eq(into + self.fetches.ready),
+            level.eq(level + asks - done),
+        ]
+
+        unread = Signal(range(OUTSTANDING + 1))
+        valid = Signal()
+        ahead = Signal()  # the next one's first row is at the output
+        loads, follows = Signal(), Signal()
+        reads = Signal()
+        m.d.comb += [
+            loads.eq(ahead & (~valid | done)),
+            reads.eq((unread != 0) & ~ahead),
+            reader.addr.eq(Cat(loads, out_of)),
+        ]
+        keep_apart(m, reader, writer, loads | reads)
+        m.d.sync += [
+            unread.eq(unread + asks - reads),
+            out_of.eq(out_of + loads),
+            follows.eq(loads),
+        ]
+        with m.If(reads | loads):
+            m.d.sync += ahead.eq(reads)
+        with m.If(loads):
+            m.d.sync += [valid.eq(1), halves[0].eq(reader.data)]
+        with m.Elif(done):
+            m.d.sync += valid.eq(0)
+        with m.If(follows):
+            m.d.sync += halves[1].eq(reader.data)
+        return context, valid
 
     @staticmethod
     def _entry(fetch):

@@ -2,17 +2,19 @@
 
 ::
 
-    segments --> header words --+--> word --> frame buffer
-    payload  -------------------+      |
-    opened   --> answers               +--> CRC32c and UDP checksum --> frames
+    segments, destinations --> header words --+--> word --> frame buffer
+    quads --> quad memory --------^           |      |
+    payload ----------------------------------+      |
+    opened --> answers                               +--> CRC32c and UDP checksum --> frames
 
-A word a cycle, and one cycle between frames. The payload begins in octet 0 or 4 of a word; there
+A word a cycle, and one cycle between frames; a segment that nothing is built beside waits 2 cycles
+for its destination. The payload begins in octet 0 or 4 of a word; there
 the header's last four octets are before it. A frame is announced 11 cycles after its last word; by
 then the builder is on the next one. CRC and UDP checksum are not in the buffer: the sender inserts
 them.
 """
 
-from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
+from amaranth.hdl import Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
@@ -27,21 +29,21 @@ from uwarp.wire import (
     RDMAP_IMMEDIATE,
     RDMAP_SOLICITED,
     RDMAP_VERSION,
-    READ_REQUEST,
     TAGGED_OPCODES,
     Opcode,
-    QueueNumber,
     least_size,
 )
 
+from ..interfaces import TableReadSignature
 from ..layouts import PortConfig, frame_words
-from ..net.header import DDP_STEP, FrameHeader, choice
+from ..net.header import DDP_STEP, FrameHeader
+from ..stream.ports import keep_apart
 from ..stream.queue import Queue
+from .destination import HIGH, LINK, LOW, PORT, LinkWord, PortWord, destination_address
 from .frame_check import FrameCheck, FrameEnd
 from .payload_reader import PayloadWord
 from .scheduler import all_slots, slot_width
-from .segment import segment_layout
-from .terminate import whole_code
+from .segment import QUAD_ROWS, quads_layout, segment_layout
 
 __all__ = ["FRAMES", "FrameBuilder", "buffer_words", "done_layout"]
 
@@ -68,7 +70,6 @@ _HEADERS = {
         Opcode.SEND_IMMEDIATE,
     )
 }
-_CONTROL_WORD = 4
 _TAGGED = [opcode for opcode in _HEADERS if opcode in TAGGED_OPCODES]
 
 
@@ -82,11 +83,10 @@ def buffer_words(parameters: Parameters) -> int:
 
 
 def done_layout(parameters: Parameters) -> data.StructLayout:
-    """What the completion of a message needs. ``tracked`` if it is a Read whose CQE comes from its
-    tracker, ``silent`` if it is a response or a Terminate: it has none."""
+    """How a message ended. ``tracked`` if it is a Read whose CQE comes from its tracker, ``silent``
+    if it is a response or a Terminate: it has none."""
     members = segment_layout(parameters).members
-    names = ("slot", "qpn", "cq", "index", "status", "opcode", "signaled", "discard")
-    names += ("silent", "mlen", "msn", "stag", "to", "mo")
+    names = ("slot", "status", "discard", "silent")
     return data.StructLayout({name: members[name] for name in names} | {"tracked": 1})
 
 
@@ -105,6 +105,13 @@ class FrameBuilder(wiring.Component):
     -------
     config : In(PortConfig)
     segments : In(stream of segment_layout)
+    coming, coming_slot : In(1), In(slot)
+        Until the next segment is offered there is none, and that is of this slot's message. Given
+        ahead, it saves cycles.
+    quads : In(quads_layout)
+        Of each segment, row n no later than 2 + n cycles after it is offered.
+    destination, destination_taken : Out(TableReadSignature), Out(1)
+        Words of destinations; the port is in use in this cycle.
     payload : In(stream of PayloadWord)
     opened, opened_ok : In(1)
         An answer to the opening of a segment that ``opens`` and has ``frame``: in the segments'
@@ -133,6 +140,11 @@ class FrameBuilder(wiring.Component):
             {
                 "config": In(PortConfig),
                 "segments": In(stream.Signature(segment_layout(parameters))),
+                "coming": In(1),
+                "coming_slot": In(slot_width(parameters)),
+                "quads": In(quads_layout()),
+                "destination": Out(TableReadSignature(64, destination_address(parameters).size)),
+                "destination_taken": Out(1),
                 "payload": In(stream.Signature(PayloadWord)),
                 "opened": In(1),
                 "opened_ok": In(1),
@@ -167,7 +179,7 @@ class FrameBuilder(wiring.Component):
         m.d.comb += [answers.i.p.eq(self.opened_ok), answers.i.valid.eq(self.opened)]
 
         segment = Signal(self.segments.p.shape())
-        own, refused = Signal(), Signal()
+        own, group, refused = Signal(), Signal(), Signal()
         last_step = Signal(4)
         shares = Signal()  # the word after it holds the header's last octets
         head, head_next = Signal(len(self.tail)), Signal(len(self.tail))
@@ -182,7 +194,10 @@ class FrameBuilder(wiring.Component):
         low_covered = Signal()  # by the CRC
         end = Signal()
         bad = Signal()
-        header = self._header(m, segment, start)
+        begun = Signal(2)  # ``start`` one and two cycles ago
+        m.d.sync += begun.eq(Cat(start, begun[0]))
+        destination = self._fetch_destination(m, start)
+        header = self._header(m, segment, destination, start, begun)
         m.d.comb += [
             low_covered.eq(1),
             mark_look.addr.eq(self.failed_slot),
@@ -195,8 +210,12 @@ class FrameBuilder(wiring.Component):
         ]
         m.d.sync += [
             under_way.eq(under_way + start - self.finished),
-            own.eq(segment.dest_mac == self.config.mac),
         ]
+        with m.If(begun[0]):
+            m.d.sync += [
+                own.eq(destination.link.dest_mac == self.config.mac),
+                group.eq(destination.link.dest_mac[MAC_GROUP_BIT]),
+            ]
 
         with m.FSM(init="CLEAR"):
             with m.State("CLEAR"):
@@ -211,7 +230,7 @@ class FrameBuilder(wiring.Component):
                     m.next = "IDLE"
 
             with m.State("IDLE"):
-                m.d.comb += self.segments.ready.eq((under_way != FRAMES) & room)
+                m.d.comb += self.segments.ready.eq((under_way != FRAMES) & room & destination.ready)
                 m.d.sync += [segment.eq(self.segments.p), cursor.eq(head), refused.eq(0)]
                 self._measure_header(m, self.segments.p, last_step, shares)
                 with m.If(self.segments.valid & self.segments.ready):
@@ -239,8 +258,10 @@ class FrameBuilder(wiring.Component):
                     low_covered.eq((header.step != DDP_STEP) | ~header.shifted),
                     header.advance.eq(1),
                 ]
+                with m.If(header.upcoming >= DDP_STEP):
+                    m.d.sync += destination.used.eq(1)
                 with m.If(header.step == last_step):
-                    with m.If(segment.length != 0):
+                    with m.If(segment.has_payload):
                         m.next = "PAYLOAD"
                     with m.Elif(shares):
                         m.next = "REST"
@@ -276,6 +297,7 @@ class FrameBuilder(wiring.Component):
 
             with m.State("MARK"):
                 m.d.comb += end.eq(1)
+                m.d.sync += destination.used.eq(1)
                 m.next = "IDLE"
 
         with m.If(word_valid):
@@ -329,7 +351,7 @@ class FrameBuilder(wiring.Component):
             check.end.vlan.eq(segment.vlan_valid),
             check.end.ipv6.eq(segment.ipv6),
             check.end.own.eq(own),
-            check.end.group.eq(segment.dest_mac[MAC_GROUP_BIT]),
+            check.end.group.eq(group),
             check.end.terminate.eq(segment.opcode == Opcode.TERMINATE),
             end_valid.eq(end),
         ]
@@ -357,26 +379,72 @@ class FrameBuilder(wiring.Component):
                         shares.eq(Mux(late, late_left != 0, left != 0)),
                     ]
 
-    def _header(self, m, segment, start):
+    def _fetch_destination(self, m, start):
+        """Where the next segment's frame goes, asked for once the header under way has what it
+        needs (``used``). ``ready`` for the start after 2 cycles, a word a cycle comes later."""
+        place = Signal(
+            data.StructLayout(
+                {"port": PortWord, "link": LinkWord, "ip": 128, "ready": 1, "used": 1}
+            ),
+            init={"used": 1},
+        )
+        word = self.destination.row
+        order = (LINK, PORT, LOW, HIGH)
+        step = Signal(range(len(order)))
+        asks = Signal()
+        address = Signal(destination_address(self._parameters))
+        arrives = Signal(range(len(order)))
+        arriving = Signal()
+        slot, asked_slot = Signal.like(address.slot), Signal.like(address.slot)
+        m.d.comb += [
+            slot.eq(asked_slot),
+            asks.eq(
+                (step != 0) | ((self.segments.valid | self.coming) & place.used & ~place.ready)
+            ),
+            address.slot.eq(slot),
+            self.destination.index.eq(address),
+            self.destination_taken.eq(asks),
+        ]
+        with m.If(step == 0):
+            m.d.comb += slot.eq(Mux(self.segments.valid, self.segments.p.slot, self.coming_slot))
+        m.d.sync += [arriving.eq(asks), arrives.eq(step), asked_slot.eq(slot)]
+        with m.If(asks):
+            m.d.sync += step.eq(step + 1)
+        with m.If(step == 1):
+            m.d.sync += place.ready.eq(1)
+        with m.If(start):
+            m.d.sync += [place.ready.eq(0), place.used.eq(0)]
+        with m.Switch(step):
+            for number, index in enumerate(order):
+                with m.Case(number):
+                    m.d.comb += address.index.eq(index)
+        registers = (
+            place.link.as_value(),
+            place.port.as_value(),
+            place.ip[:64],
+            place.ip[64:],
+        )
+        with m.If(arriving):
+            with m.Switch(arrives):
+                for number, register in enumerate(registers):
+                    with m.Case(number):
+                        m.d.sync += register.eq(word)
+        return place
+
+    def _header(self, m, segment, destination, start, begun):
         """The words of the header of ``segment``, of which the first comes with ``start``."""
         m.submodules.header = header = FrameHeader()
         m.d.comb += header.start.eq(start)
         for fields, source in ((header.starting, self.segments.p), (header.i, segment)):
             m.d.comb += [
-                *(
-                    fields[name].eq(source[name])
-                    for name in (
-                        "dest_mac",
-                        "vlan_valid",
-                        "vlan",
-                        "ipv6",
-                        "traffic_class",
-                        "hop_limit",
-                        "dest_ip",
-                        "dest_port",
-                        "octets",
-                    )
-                ),
+                *(fields[name].eq(source[name]) for name in ("vlan_valid", "ipv6", "octets")),
+                fields.dest_mac.eq(destination.link.dest_mac),
+                fields.traffic_class.eq(destination.link.traffic_class),
+                fields.hop_limit.eq(destination.link.hop_limit),
+                fields.vlan.eq(destination.port.vlan),
+                fields.dest_port.eq(destination.port.dest_port),
+                fields.dest_ipv4.eq(destination.port.dest_ip),
+                fields.dest_ipv6.eq(destination.ip),
                 fields.source_mac.eq(self.config.mac),
                 fields.source_ipv4.eq(self.config.ipv4),
                 fields.source_ipv6.eq(self.config.ipv6),
@@ -385,8 +453,6 @@ class FrameBuilder(wiring.Component):
 
         tagged = Signal()
         extended = Signal()
-        read = Signal()
-        terminate = Signal()
         opcode = Signal(4)
         m.d.comb += [
             tagged.eq(
@@ -395,8 +461,6 @@ class FrameBuilder(wiring.Component):
             extended.eq(
                 (segment.opcode == Opcode.WRITE_RECORD) | (segment.opcode == Opcode.SEND_IMMEDIATE)
             ),
-            read.eq(segment.opcode == Opcode.READ_REQUEST),
-            terminate.eq(segment.opcode == Opcode.TERMINATE),
             opcode.eq(segment.opcode),
         ]
         with m.If((segment.opcode == Opcode.SEND) & segment.solicited):
@@ -410,36 +474,31 @@ class FrameBuilder(wiring.Component):
         )
         m.d.comb += header.control.eq(Cat(Value.cast(ddp)[:8], Value.cast(rdmap)[:8]))
 
-        # The fields after the control octets are of 32 bits each: two in each step.
-        def at(step, condition=1):
-            return (header.upcoming == DDP_STEP + step) & condition
-
-        untagged = ~tagged
-        to_low, to_high = segment.to[:32], segment.to[32:]
-        sink_low, sink_high = segment.sink_to[:32], segment.sink_to[32:]
-        firsts = [
-            (at(1, tagged) | at(5), to_high),
-            (at(1, read), Const(QueueNumber.REQUEST, 32)),
-            (at(1, terminate), Const(QueueNumber.TERMINATE, 32)),
-            (at(2, tagged), segment.msn),
-            (at(2, untagged), segment.mo),
-            (at(3, tagged) | at(4), segment.mlen),
-            (at(3, untagged), sink_high),
+        # Two rows of quads are read ahead: one is in ``pair``, the next at the memory's output.
+        m.submodules.quad_store = quad_store = Memory(
+            shape=64, depth=1 << len(self.quads.address), init=[]
+        )
+        quad_read, quad_write = quad_store.read_port(), quad_store.write_port()
+        pair = Signal(64)
+        row_bits = (QUAD_ROWS - 1).bit_length()
+        number_bits = len(self.quads.address) - row_bits
+        number = Signal(number_bits, init=(1 << number_bits) - 1)
+        row = Signal(range(QUAD_ROWS))
+        takes, reads = Signal(), Signal()
+        moves = start | header.advance
+        with m.If(moves):
+            m.d.sync += takes.eq(header.upcoming >= DDP_STEP)
+        m.d.comb += [
+            quad_write.addr.eq(self.quads.address),
+            quad_write.data.eq(self.quads.word),
+            quad_write.en.eq(self.quads.valid),
+            quad_read.addr.eq(Cat(row, number)),
+            reads.eq(begun.any() | (header.advance & takes)),
+            header.ddp.eq(pair & takes.replicate(64)),
         ]
-        seconds = [
-            (at(0, tagged) | at(4), segment.stag),
-            (at(0, read), Const(READ_REQUEST.size, 32)),
-            (at(0, terminate), Const(_CONTROL_WORD, 32)),
-            (at(0, untagged & ~read & ~terminate), segment.mlen),
-            (at(1, tagged) | at(5), to_low),
-            (at(1, untagged), segment.msn),
-            (at(2, tagged), segment.mo),
-            (at(2, untagged) | at(3, tagged), segment.immediate),  # a Read's is the sink STag
-            (at(2, terminate), Cat(Const(0, 16), whole_code(segment.stag[16:]))),
-            (at(3, untagged), sink_low),
-        ]
-        for half, choices in enumerate((firsts, seconds)):
-            quad = choice(m, start | header.advance, choices, 32)
-            octets = Cat(quad.word_select(index, 8) for index in (3, 2, 1, 0))
-            m.d.comb += header.ddp[32 * half : 32 * half + 32].eq(octets)
+        keep_apart(m, quad_read, quad_write, reads)
+        with m.If(reads):
+            m.d.sync += [pair.eq(quad_read.data), row.eq(row + 1)]
+        with m.If(start):
+            m.d.sync += [row.eq(0), number.eq(number + 1)]
         return header

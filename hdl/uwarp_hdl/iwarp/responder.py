@@ -6,15 +6,16 @@ behaviour, 7.8 and 7.11).
     requests --+--> slot --> messages --> (segmenter ... completer) --> released --+
                |     ^                                                             |
                |     +---------------------- free slots <--------------------------+
-               +--> terminates: those that came, in the same queue to the event ring
+               +--> rows, destinations: memory of the slot
+               +--> terminates: those that came, in a queue to the event ring
 
-A request takes a cycle; what comes of it is offered 3 cycles later. Responses of a QP, or from a
-region, that ``close`` names are dropped: their slots are marked, one after the other, until they
-are free again, and the segmenter cuts no more of them. That is done when the segments that were cut
-by then are through.
+A request takes 4 cycles, more if its memory is in use. Responses of a QP, or from a region, that
+``close`` names are dropped: their slots are marked until they are free again, and the segmenter
+cuts no more of them. The slots are looked at one a cycle; the closing is done when the segments
+that were cut by then are through.
 """
 
-from amaranth.hdl import Cat, Const, Module, Mux, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
@@ -24,9 +25,12 @@ from uwarp.contract import CloseTarget, Parameters
 from uwarp.wire import DEFAULT_GRANULE, Opcode
 
 from ..layouts import CloseRequest, ReadRequest, ReceivedTerminate, is_mapped_ipv4
+from ..stream.ports import keep_apart
 from ..stream.queue import Queue
+from .destination import HIGH, LINK, LOW, PORT, LinkWord, PortWord, destination_write_layout
 from .fetch import message_layout
 from .scheduler import qp_width, slot_count, slot_width
+from .segment import responding_layout
 
 __all__ = ["Responder"]
 
@@ -50,7 +54,10 @@ class Responder(wiring.Component):
     terminates : Out(stream of ReceivedTerminate)
     lost : Out(1)
         Strobe: one that came is not told, since 8 wait.
-    messages : Out(stream of message_layout)
+    destination : Out(stream of destination_write_layout)
+    rows : Out(stream of message_layout)
+        To the memory of the slot, before ``messages``.
+    messages : Out(stream of responding_layout)
     released : In(stream of slot)
         The response in this slot is through.
     read_room : Out(1)
@@ -75,7 +82,9 @@ class Responder(wiring.Component):
                 "requests": In(stream.Signature(ReadRequest)),
                 "terminates": Out(stream.Signature(ReceivedTerminate)),
                 "lost": Out(1),
-                "messages": Out(stream.Signature(message_layout(parameters))),
+                "destination": Out(stream.Signature(destination_write_layout(parameters))),
+                "rows": Out(stream.Signature(message_layout(parameters))),
+                "messages": Out(stream.Signature(responding_layout(parameters))),
                 "released": In(stream.Signature(slot_width(parameters))),
                 "read_room": Out(1),
                 "close": In(CloseRequest),
@@ -93,117 +102,189 @@ class Responder(wiring.Component):
         m = Module()
         n_read, first = self._parameters.n_read, slot_count(self._parameters)
         m.submodules.free = free = Queue(slot_width(self._parameters), n_read)
-        m.submodules.waiting = waiting = Queue(ReadRequest, n_read + _TOLD, direct=False)
+        m.submodules.waiting = waiting = Queue(responding_layout(self._parameters), n_read)
+        wiring.connect(m, waiting.o, wiring.flipped(self.messages))
 
         waits = Signal(range(n_read + 1))
-        told = Signal(range(_TOLD + 1))  # of what is in the queue
         sweep = Signal(range(n_read + 1))
-        arrival = self.requests
-        accepted = arrival.valid & waiting.i.ready
-        taken = accepted & ~arrival.p.terminate
-        loses = arrival.p.terminate & (told == _TOLD)
-        keeps = accepted & arrival.p.terminate & ~loses
-        tells = self.terminates.valid & self.terminates.ready
+        comes = self.requests.p.terminate
+        taken = self.requests.valid & self.requests.ready & ~comes
         returned = self.released.valid & self.released.ready
         m.d.comb += [
             self.busy.eq(sweep != n_read),
             self.read_room.eq(waits != n_read),
-            waiting.i.p.eq(arrival.p),
-            waiting.i.valid.eq(arrival.valid & ~loses),
-            arrival.ready.eq(waiting.i.ready),
-            self.lost.eq(accepted & loses),
             self.released.ready.eq(~self.busy & free.i.ready),
             free.i.p.eq(Mux(self.busy, first + sweep, self.released.p)),
             free.i.valid.eq(self.busy | self.released.valid),
         ]
-        m.d.sync += [
-            waits.eq(waits + taken - returned),
-            told.eq(told + keeps - tells),
-        ]
+        m.d.sync += waits.eq(waits + taken - returned)
         with m.If(self.busy):
             m.d.sync += sweep.eq(sweep + 1)
 
-        request, message = waiting.o.p, self.messages.p
-        came = self.terminates.p
-        ready = free.o.valid & ~self.busy & ~request.terminate
+        request, row, place = self.requests.p, self.rows.p, self.destination.p
         m.d.comb += [
-            self.terminates.valid.eq(waiting.o.valid & request.terminate),
-            came.qpn.eq(request.qpn),
-            came.msn.eq(request.msn),
-            came.source_ip.eq(request.source_ip),
-            came.source_port.eq(request.source_port),
-            came.code.eq(request.sink_stag[16:]),
-            self.messages.valid.eq(waiting.o.valid & ready),
-            waiting.o.ready.eq(
-                Mux(request.terminate, self.terminates.ready, self.messages.ready & ready)
-            ),
-            free.o.ready.eq(self.messages.ready & waiting.o.valid & ready),
-            message.slot.eq(free.o.p),
-            message.qpn.eq(request.qpn),
-            message.opcode.eq(Mux(request.report, Opcode.TERMINATE, Opcode.READ_RESPONSE_RECORD)),
-            message.silent.eq(1),
-            message.ipv6.eq(~is_mapped_ipv4(request.source_ip)),
-            message.length.eq(request.size),
-            message.remote_to.eq(request.sink_to),
-            message.stag.eq(request.sink_stag),
-            message.immediate.eq(request.msn),
-            message.dest_ip.eq(request.source_ip),
-            message.dest_port.eq(request.source_port),
-            message.dest_mac.eq(request.source_mac),
-            message.hop_limit.eq(Const(_HOP_LIMIT)),
-            message.address.eq(request.address),
-            message.granule_mask.eq(DEFAULT_GRANULE - 1),
+            row.slot.eq(free.o.p),
+            row.qpn.eq(request.qpn),
+            row.opcode.eq(Mux(request.report, Opcode.TERMINATE, Opcode.READ_RESPONSE_RECORD)),
+            row.silent.eq(1),
+            row.ipv6.eq(~is_mapped_ipv4(request.source_ip)),
+            row.length.eq(request.size),
+            row.remote_to.eq(request.sink_to),
+            row.stag.eq(request.sink_stag),
+            row.immediate.eq(request.msn),
+            row.address.eq(request.address),
+            row.granule_mask.eq(DEFAULT_GRANULE - 1),
+            waiting.i.p.slot.eq(free.o.p),
+            waiting.i.p.qpn.eq(request.qpn),
+            place.address.slot.eq(free.o.p),
         ]
-        given = self.messages.valid & self.messages.ready
-        self._drop(m, given, request, free.o.p - first, returned, waiting.level != told)
+
+        # A word of the destination a cycle; the row in one of those.
+        port, link = Signal(PortWord), Signal(LinkWord)
+        m.d.comb += [
+            port.dest_ip.eq(request.source_ip[:32]),
+            port.dest_port.eq(request.source_port),
+            port.vlan.eq(request.sink_stag[16:]),  # of a Terminate the code, else of no meaning
+            link.dest_mac.eq(request.source_mac),
+            link.hop_limit.eq(_HOP_LIMIT),
+        ]
+        words = {
+            PORT: port.as_value(),
+            LOW: request.source_ip[:64],
+            HIGH: request.source_ip[64:],
+            LINK: Mux(comes, Cat(request.msn, request.qpn), link.as_value()),
+        }
+        index = Signal(range(len(words)))
+        row_taken = Signal()
+        last = Signal()
+        offered = self.requests.valid & free.o.valid & ~self.busy & ~comes
+        stores = self._tell(m, index, place.word)
+        row_done = row_taken | self.rows.ready
+        m.d.comb += [
+            last.eq((index == len(words) - 1) & row_done),
+            place.address.index.eq(index),
+            self.destination.valid.eq(offered & ((index != len(words) - 1) | row_done)),
+            self.rows.valid.eq(offered & ~row_taken),
+            self.requests.ready.eq(
+                Mux(
+                    comes,
+                    self.lost | (stores & (index == len(words) - 1)),
+                    offered & last & self.destination.ready,
+                )
+            ),
+            waiting.i.valid.eq(taken),
+            free.o.ready.eq(taken),
+        ]
+        with m.Switch(index):
+            for number, word in words.items():
+                with m.Case(number):
+                    m.d.comb += place.word.eq(word)
+        with m.If((self.destination.valid & self.destination.ready) | stores):
+            m.d.sync += index.eq(index + 1)
+        with m.If(offered):
+            m.d.sync += row_taken.eq(row_done & ~taken)
+        self._drop(m, taken, request, free.o.p - first, returned)
         return m
 
-    def _drop(self, m, given, request, slot, returned, waits):
+    def _tell(self, m, index, word):
+        """Keep the Terminates that come, a word a cycle, and give them as a whole. Returns whether
+        ``word`` of ``index`` is kept."""
+        m.submodules.told_words = told_words = Memory(
+            shape=64, depth=4 * _TOLD, init=[], attrs={"ram_style": "block"}
+        )
+        reader, writer = told_words.read_port(), told_words.write_port()
+        keep_apart(m, reader, writer)
+        came = self.terminates.p
+        waits = Signal(range(_TOLD + 1))  # the one that is offered among them
+        into, out_of = Signal(range(_TOLD)), Signal(range(_TOLD))
+        step = Signal(range(4))
+        arrives = Signal(range(4))
+        arriving = Signal()
+        stores = Signal()
+        comes = self.requests.valid & self.requests.p.terminate
+        full = (waits == _TOLD) & (index == 0)
+        kept = stores & (index == 3)
+        tells = self.terminates.valid & self.terminates.ready
+        m.d.comb += [
+            self.lost.eq(comes & full),
+            stores.eq(comes & ~full),
+            writer.addr.eq(Cat(index, into)),
+            writer.data.eq(word),
+            writer.en.eq(stores),
+            reader.addr.eq(Cat(step, out_of)),
+        ]
+        m.d.sync += [waits.eq(waits + kept - tells), arrives.eq(step), arriving.eq(0)]
+        with m.If(kept):
+            m.d.sync += into.eq(into + 1)
+        with m.If(tells):
+            m.d.sync += self.terminates.valid.eq(0)
+        # The next one is not read before this one is taken.
+        with m.If((step != 0) | ((waits != 0) & ~self.terminates.valid & ~arriving)):
+            m.d.sync += [step.eq(step + 1), arriving.eq(1)]
+            with m.If(step == 3):
+                m.d.sync += out_of.eq(out_of + 1)
+        port = data.View(PortWord, reader.data)
+        with m.If(arriving):
+            with m.Switch(arrives):
+                with m.Case(PORT):
+                    m.d.sync += [
+                        came.source_port.eq(port.dest_port),
+                        came.code.eq(port.vlan),
+                    ]
+                with m.Case(LOW):
+                    m.d.sync += came.source_ip[:64].eq(reader.data)
+                with m.Case(HIGH):
+                    m.d.sync += came.source_ip[64:].eq(reader.data)
+                with m.Case(LINK):
+                    m.d.sync += [
+                        Cat(came.msn, came.qpn).eq(reader.data),
+                        self.terminates.valid.eq(1),
+                    ]
+        return stores
+
+    def _drop(self, m, taken, request, slot, returned):
         """Mark what ``close`` names. ``slot`` counts from the first one of a response."""
         n_read, first = self._parameters.n_read, slot_count(self._parameters)
-        # A Terminate's region is one that there is not. ``close`` names no row beyond the tables.
-        region_width = exact_log2(self._parameters.n_region)
-        row_layout = {"qpn": qp_width(self._parameters), "region": region_width + 1}
-        m.submodules.owners = owners = Memory(
-            shape=data.StructLayout(row_layout), depth=n_read, init=[]
+        qp_bits, region_bits = (
+            qp_width(self._parameters),
+            exact_log2(self._parameters.n_region),
         )
-        owner_get, owner_put = owners.read_port(domain="comb"), owners.write_port()
+        # A Terminate's region is one that there is not. ``close`` names no row beyond the tables.
+        owner_layout = data.StructLayout({"qpn": qp_bits, "region": region_bits + 1})
+        m.submodules.owners = owners = Memory(shape=owner_layout, depth=n_read, init=[])
+        owner_look, owner_write = owners.read_port(domain="comb"), owners.write_port()
+        slot_bits = exact_log2(n_read)
         used, marked = Signal(n_read), Signal(n_read)
-        visited = Signal(range(n_read))
+        number = Signal(slot_bits)  # of the slot that is looked at
         under_way = Signal(range(64))
         left = Signal.like(under_way)
-        by_qp = self.close.target == CloseTarget.QP
+        freed = (self.released.p - first)[:slot_bits]
         m.d.comb += [
-            owner_put.addr.eq(slot[: exact_log2(n_read)]),
-            owner_put.data.qpn.eq(request.qpn),
-            owner_put.data.region.eq(Cat(request.region[:region_width], request.report)),
-            owner_put.en.eq(given),
-            owner_get.addr.eq(visited),
+            owner_write.addr.eq(slot[:slot_bits]),
+            owner_write.data.qpn.eq(request.qpn),
+            owner_write.data.region.eq(Cat(request.region[:region_bits], request.report)),
+            owner_write.en.eq(taken),
+            owner_look.addr.eq(number),
         ]
-        row = Mux(by_qp, owner_get.data.qpn, owner_get.data.region)
-        matches = row == self.close.row
         m.d.sync += under_way.eq(under_way + self.cut - self.built)
         is_response = self.look >= first
         m.d.comb += self.dropped.eq(
-            is_response & marked.bit_select((self.look - first)[: exact_log2(n_read)], 1)
+            is_response & marked.bit_select((self.look - first)[:slot_bits], 1)
         )
-        marking = Signal()
-        for index in range(n_read):
-            freed = returned & (self.released.p == first + index)
-            with m.If(given & (slot == index)):
-                m.d.sync += used[index].eq(1)
-            with m.If(marking & matches & used[index] & (visited == index)):
-                m.d.sync += marked[index].eq(1)
-            with m.If(freed):
-                m.d.sync += [used[index].eq(0), marked[index].eq(0)]
+        by_qp = self.close.target == CloseTarget.QP
+        named = Mux(by_qp, owner_look.data.qpn, owner_look.data.region) == self.close.row
+        with m.If(taken):
+            m.d.sync += used.bit_select(slot[:slot_bits], 1).eq(1)
         with m.FSM():
             with m.State("IDLE"):
-                with m.If(self.close.active & ~waits):
+                m.d.sync += number.eq(0)
+                with m.If(self.close.active & ~self.requests.valid):
                     m.next = "MARK"
             with m.State("MARK"):
-                m.d.comb += marking.eq(1)
-                m.d.sync += visited.eq(visited + 1)
-                with m.If(visited == n_read - 1):
+                m.d.sync += number.eq(number + 1)
+                with m.If(used.bit_select(number, 1) & named):
+                    m.d.sync += marked.bit_select(number, 1).eq(1)
+                with m.If(number == n_read - 1):
                     m.next = "TURN"
             with m.State("TURN"):
                 # A turn that began before the marks may still cut a segment.
@@ -218,3 +299,9 @@ class Responder(wiring.Component):
             with m.State("REST"):
                 with m.If(~self.close.active):
                     m.next = "IDLE"
+        # Also one that is marked in the same cycle.
+        with m.If(returned):
+            m.d.sync += [
+                used.bit_select(freed, 1).eq(0),
+                marked.bit_select(freed, 1).eq(0),
+            ]

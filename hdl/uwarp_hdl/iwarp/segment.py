@@ -3,13 +3,14 @@
 ::
 
     messages --> message memory, row = slot --+--> arithmetic --+--> segments, to the frame builder
-          +--> list of the QP's slots         |                 +--> reads, to the payload reader
-    pieces ----> piece memory ----------------+                 +--> openings of Reads
-                  |                           |
+          +--> list of the QP's slots         |                 +--> quads of its DDP header
+    pieces ----> piece memory ----------------+                 +--> reads, to the payload reader
+                  |                           |                 +--> openings of Reads
                   +--> lists with messages <--+  back to the end if the list has more
 
-A datagram takes 7 cycles, and 3 more for each further piece that it is gathered from; a message
-that comes in takes 2 more. The smallest frame of a Write-Record takes 12 on the wire.
+A datagram takes 8 cycles, and 3 more for each further piece that it is gathered from, a Read at
+least 4 more; a message that comes in takes 3 more. The smallest frame of a Write-Record takes 12 on
+the wire.
 
 A QP has two lists, its own messages and its responses, each with turns of its own: a Read that
 waits for a tracker must not hold back the responses that peers need to free theirs. Messages of a
@@ -17,17 +18,21 @@ list leave in the order in which they came. A list whose QP has an empty bucket 
 that is filled; meanwhile it costs the others no turns.
 """
 
-from amaranth.hdl import Cat, Const, Module, Mux, Signal
+from collections.abc import Iterable
+
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import MAX_SGE, Parameters, QpState, Status
-from uwarp.wire import ETHERNET, TAGGED_OPCODES, VLAN, Opcode
+from uwarp.wire import ETHERNET, READ_REQUEST, TAGGED_OPCODES, VLAN, Opcode, QueueNumber
 
 from ..interfaces import TableReadSignature
-from ..layouts import QP_ROW, ReadOpening, mapped_ipv4
+from ..layouts import QP_ROW, ReadOpening
+from ..stream.ports import keep_apart
 from ..stream.queue import Queue
+from .destination import HIGH, LINK, LOW, PORT, PortWord, destination_address
 from .fetch import (
     IPV6_OVERHEAD,
     LENGTH_WIDTH,
@@ -38,30 +43,33 @@ from .fetch import (
     piece_layout,
 )
 from .scheduler import EPOCH_WIDTH, all_slots, qp_width, slot_width
+from .terminate import whole_code
 from .token_bucket import charge_layout
 
-__all__ = ["ReadJob", "Segmenter", "segment_layout"]
+__all__ = [
+    "QUAD_ROWS",
+    "ReadJob",
+    "Segmenter",
+    "quads_layout",
+    "recall_layout",
+    "responding_layout",
+    "segment_layout",
+]
 
-_COPIED = (
-    "slot",
-    "qpn",
-    "cq",
-    "index",
-    "opcode",
-    "signaled",
-    "silent",
-    "immediate_valid",
-    "solicited",
-    "stag",
-    "ipv6",
-    "dest_ip",
-    "dest_port",
-    "dest_mac",
-    "vlan_valid",
-    "vlan",
-    "traffic_class",
-    "hop_limit",
-)
+_COPIED = ("silent", "immediate_valid", "solicited", "ipv6", "vlan_valid")
+
+#: Of a message, for its completion.
+_RECALLED = ("qpn", "cq", "index", "opcode", "signaled", "length", "remote_to", "stag")
+
+#: Rows that a segment's quads have to themselves.
+QUAD_ROWS = 8
+_QUADS = 6  # rows of them in use
+
+#: Octets of a Terminate that its DDP header counts as its own.
+_CONTROL_WORD = 4
+
+#: Segments whose quads are kept: more than can be between here and the last word of their header.
+_QUAD_SEGMENTS = 64
 
 #: Cycles after the answer to an opening until ``trackers_full`` says so.
 _OPENING_CYCLES = 8
@@ -70,33 +78,56 @@ _OPENING_CYCLES = 8
 def segment_layout(parameters: Parameters) -> data.StructLayout:
     """One turn of a message.
 
-    With ``frame`` a frame of ``octets`` octets goes out, ``length`` of them payload; one that
-    ``opens`` only when its tracker is open. With ``last`` the message ends here: with ``status``,
-    or without a completion on ``discard`` or of a response or a Terminate (``silent``). Of a Read
-    ``stag`` and ``to`` are the source's, ``immediate`` and ``sink_to`` the sink's; of a Terminate
-    ``stag`` is as in its message, ``mlen`` means nothing. ``dest_ip`` is an IPv4 address in its low
-    32 bits, unless ``ipv6``.
+    With ``frame`` a frame of ``octets`` octets goes out, some of them payload if ``has_payload``;
+    one that ``opens`` only when its tracker is open. With ``last`` the message in ``slot`` ends
+    here: with ``status``, or without a completion on ``discard`` or of a response or a Terminate
+    (``silent``).
     """
     message = message_layout(parameters).members
     return data.StructLayout(
         {name: message[name] for name in _COPIED}
         | {
+            "slot": slot_width(parameters),
+            "opcode": 4,
             "frame": 1,
             "last": 1,
             "discard": 1,
             "opens": 1,
             "status": STATUS_WIDTH,
-            "length": LENGTH_WIDTH,
+            "has_payload": 1,
             "octets": LENGTH_WIDTH,
             "udp_port": 16,
-            "to": 64,
-            "msn": 32,
-            "mo": 32,
-            "mlen": 32,
-            "immediate": 32,
-            "sink_to": 64,
         }
     )
+
+
+def responding_layout(parameters: Parameters) -> data.StructLayout:
+    """A response to be sent."""
+    return data.StructLayout({"slot": slot_width(parameters), "qpn": qp_width(parameters)})
+
+
+def quads_layout() -> data.StructLayout:
+    """With ``valid``: row ``address`` of the DDP headers' quads behind the control octets.
+
+    Each segment has QUAD_ROWS rows, one after the other and around. ``word`` is quads 2n - 1 and 2n
+    in row n, as they are on the wire, the first octet in bits 7:0; row 0 has quad 0 in its high
+    half, and 0 in the other.
+    """
+    return data.StructLayout({"valid": 1, "address": range(QUAD_ROWS * _QUAD_SEGMENTS), "word": 64})
+
+
+def recall_layout(parameters: Parameters) -> data.StructLayout:
+    """What the completion of a message tells."""
+    message = message_layout(parameters).members
+    return data.StructLayout({name: message[name] for name in _RECALLED} | {"msn": 32})
+
+
+def _selected(choices: Iterable[tuple[Value, Value]]) -> Value:
+    """The OR of the quads whose conditions are 1."""
+    result = Const(0, 32)
+    for condition, quad in choices:
+        result = result | (quad & condition.replicate(32))
+    return result
 
 
 class ReadJob(data.Struct):
@@ -128,11 +159,24 @@ class Segmenter(wiring.Component):
     Members
     -------
     messages : In(stream of message_layout)
+    responses : In(stream of message_layout)
+        Taken as soon as there is a cycle to write it, at most once in a slot's life.
+    responding : In(stream of {slot, qpn})
+        Responses to be sent, after ``responses``.
     pieces : In(piece_layout)
-        Of messages that come later, but for responses: theirs comes with them.
+        Of ``messages`` that come later.
     resets : In(stream of QPN)
         The QP's messages so far are discarded; its next MSN is 1.
     segments : Out(stream of segment_layout)
+    quads : Out(quads_layout)
+        The segments' DDP headers: a row a cycle, the first no later than the cycle after the
+        segment is offered.
+    destination, destination_taken : Out(TableReadSignature), In(1)
+        Words of destinations; another unit uses the port in this cycle.
+    coming : Out(1)
+        In the next cycle a segment of ``failed_slot``'s message is offered.
+    recall, recalled, recall_ready : In(slot), Out(recall_layout), Out(1)
+        ``recalled`` is that of the slot of the cycle before, if then ``recall_ready`` was 1.
     reads : Out(stream of ReadJob)
         One for each piece, in the segments' order.
     read_openings : Out(stream of ReadOpening)
@@ -168,9 +212,18 @@ class Segmenter(wiring.Component):
         super().__init__(
             {
                 "messages": In(stream.Signature(message_layout(parameters))),
+                "responses": In(stream.Signature(message_layout(parameters))),
+                "responding": In(stream.Signature(responding_layout(parameters))),
                 "pieces": In(piece_layout(parameters)),
                 "resets": In(stream.Signature(width)),
                 "segments": Out(stream.Signature(segment_layout(parameters))),
+                "quads": Out(quads_layout()),
+                "destination": Out(TableReadSignature(64, destination_address(parameters).size)),
+                "destination_taken": In(1),
+                "coming": Out(1),
+                "recall": In(slot_width(parameters)),
+                "recalled": Out(recall_layout(parameters)),
+                "recall_ready": Out(1),
                 "reads": Out(stream.Signature(ReadJob)),
                 "read_openings": Out(stream.Signature(ReadOpening)),
                 "opened": In(1),
@@ -199,6 +252,7 @@ class Segmenter(wiring.Component):
         row_layout = data.StructLayout(
             {
                 "head": slot_bits,
+                "head_epoch": EPOCH_WIDTH,
                 "tail": slot_bits,
                 "count": range(n_slots + 1),
                 "epoch": EPOCH_WIDTH,
@@ -214,25 +268,39 @@ class Segmenter(wiring.Component):
         row_read, row_write = rows.read_port(), rows.write_port()
         members = message_layout(self._parameters).members
         layout = data.StructLayout(
-            {name: shape for name, shape in members.items() if name != "address"}
+            {
+                name: shape
+                for name, shape in members.items()
+                if name not in ("slot", "epoch", "address")
+            }
         )
         m.submodules.store = store = Memory(shape=layout, depth=n_slots, init=[])
         store_read, store_write = store.read_port(), store.write_port()
+        m.submodules.msns = msns = Memory(
+            shape=32, depth=n_slots, init=[], attrs={"ram_style": "block"}
+        )
+        msn_read, msn_write = msns.read_port(), msns.write_port()
         piece_shape = data.StructLayout({"address": 64, "length": 32})
         m.submodules.piece_store = piece_store = Memory(
             shape=piece_shape, depth=1 << slot_bits + piece_bits, init=[]
         )
         piece_read, piece_write = piece_store.read_port(), piece_store.write_port()
-        m.submodules.links = links = Memory(shape=slot_bits, depth=n_slots, init=[])
+        link_layout = data.StructLayout({"slot": slot_bits, "epoch": EPOCH_WIDTH})
+        m.submodules.links = links = Memory(shape=link_layout, depth=n_slots, init=[])
         link_read, link_write = links.read_port(), links.write_port()
+        keep_apart(m, link_read, link_write)
         m.submodules.turns = turns = Queue(list_layout, n_lists)
         m.submodules.aside = aside = Memory(shape=1, depth=n_lists, init=[])
         aside_look, aside_write = aside.read_port(domain="comb"), aside.write_port()
 
         arrival = self.messages.p
+        response, responding = self.responses.p, self.responding.p
+        arrived = Signal(link_layout)
+        appending = Signal()  # a message of the send rings
+        finds = Signal()  # a message is looked up
         owner = Signal(list_layout)
         row = Signal(row_layout)
-        follower = Signal(slot_bits)
+        follower = Signal(link_layout)
         message = Signal(layout)
         piece = Signal(piece_shape)
         sends = Signal()
@@ -260,28 +328,50 @@ class Segmenter(wiring.Component):
         turn_again = Signal()
         steps_aside = Signal()
 
+        # A response is written when nothing else is.
         m.d.comb += [
-            store_write.addr.eq(arrival.slot),
+            self.responses.ready.eq(~appending & ~self.pieces.valid & ~finds),
+            store_write.addr.eq(Mux(appending, arrival.slot, response.slot)),
             *(
-                store_write.data[name].eq(arrival[name])
+                store_write.data[name].eq(Mux(appending, arrival[name], response[name]))
                 for name in layout.members
-                if name != "epoch"
             ),
-            store_write.data.epoch.eq(Mux(arrival.silent, row_read.data.epoch, arrival.epoch)),
-            link_write.addr.eq(row_read.data.tail),
-            link_write.data.eq(arrival.slot),
+            store_write.en.eq(appending | (self.responses.valid & self.responses.ready)),
+            link_write.addr.eq(row.tail),
+            link_write.data.eq(arrived),
             row_write.addr.eq(owner),
             self.qp.index.eq(turns.o.p.qpn),
             self.turn.eq(owner.qpn),
-            store_read.addr.eq(row_read.data.head),
-            piece_read.addr.eq(Cat(row_read.data.piece, row_read.data.head)),
-            link_read.addr.eq(row_read.data.head),
+            store_read.addr.eq(self.recall),
+            msn_read.addr.eq(self.recall),
+            msn_write.addr.eq(row.head),
+            self.recall_ready.eq(~finds & ~store_write.en & ~msn_write.en),
+            # Nothing is read while a row is written, so that synthesis adds no logic for the sake
+            # of a row that is both.
+            row_read.en.eq(~row_write.en),
+            store_read.en.eq(~store_write.en),
+            msn_read.en.eq(~msn_write.en),
+            piece_read.en.eq(~piece_write.en),
+            *(self.recalled[name].eq(store_read.data[name]) for name in _RECALLED),
+            self.recalled.msn.eq(msn_read.data),
+            piece_read.addr.eq(Cat(row.piece, row.head)),
+            link_read.addr.eq(row.head),
             self.failed_slot.eq(row.head),
-            piece_write.addr.eq(Cat(self.pieces.index, self.pieces.slot)),
-            piece_write.data.address.eq(self.pieces.address),
-            piece_write.data.length.eq(self.pieces.length),
-            piece_write.en.eq(self.pieces.valid),
         ]
+        with m.If(self.pieces.valid):
+            m.d.comb += [
+                piece_write.addr.eq(Cat(self.pieces.index, self.pieces.slot)),
+                piece_write.data.address.eq(self.pieces.address),
+                piece_write.data.length.eq(self.pieces.length),
+                piece_write.en.eq(1),
+            ]
+        with m.Else():
+            m.d.comb += [
+                piece_write.addr.eq(Cat(Const(0, piece_bits), response.slot)),
+                piece_write.data.address.eq(response.address),
+                piece_write.data.length.eq(response.length),
+                piece_write.en.eq(self.responses.valid & self.responses.ready),
+            ]
 
         # Whether a Read may have its turn.
         opening = Signal(range(_OPENING_CYCLES + 1))  # 0: none is on its way
@@ -312,32 +402,23 @@ class Segmenter(wiring.Component):
             numbered.eq(sound & (message.opcode != Opcode.WRITE) & ~message.silent),
             ends.eq(~frame | single),
             *(segment[name].eq(message[name]) for name in _COPIED),
+            segment.slot.eq(row.head),
+            segment.opcode.eq(message.opcode),
             segment.frame.eq(frame),
             segment.last.eq(ends),
             segment.discard.eq(stale),
             segment.opens.eq(reads),
             segment.status.eq(Mux(failed, Status.GENERAL_ERR, message.status)),
-            segment.length.eq(length),
+            segment.has_payload.eq(length != 0),
             segment.octets.eq(length + headers),
             segment.udp_port.eq(udp_port),
-            segment.to.eq(to),
-            segment.mo.eq(row.mo),
-            segment.mlen.eq(message.length),
-            segment.msn.eq(Mux(message.silent, message.immediate, Mux(numbered, row.msn, 0))),
-            segment.immediate.eq(
-                Mux(
-                    message.immediate_valid | reads | (message.opcode == Opcode.SEND_IMMEDIATE),
-                    message.immediate,
-                    0,
-                )
-            ),
-            segment.sink_to.eq(address),
+            msn_write.data.eq(Mux(message.silent, message.immediate, Mux(numbered, row.msn, 0))),
             enough.eq(left >= needed),
             job.address.eq(address),
             job.length.eq(Mux(enough, needed, left)),
             job.place.eq(octet),
             job.final.eq(enough),
-            job.qpn.eq(message.qpn),
+            job.qpn.eq(owner.qpn),
         ]
         segment_done = segment_taken | self.segments.ready
         m.d.comb += self.segments.valid.eq(offers & ~segment_taken)
@@ -345,17 +426,76 @@ class Segmenter(wiring.Component):
             m.d.sync += segment_taken.eq(segment_done)
         asked = self.read_openings.p
         m.d.comb += [
-            asked.qpn.eq(message.qpn),
+            asked.qpn.eq(owner.qpn),
             asked.msn.eq(row.msn),
             asked.lkey.eq(message.immediate),
             asked.addr.eq(address),
             asked.mlen.eq(message.length),
-            asked.source_ip.eq(
-                Mux(message.ipv6, message.dest_ip, mapped_ipv4(message.dest_ip[:32]))
-            ),
-            asked.source_port.eq(message.dest_port),
             asked.wqe_index.eq(message.index),
         ]
+
+        # The peer of an opening, a word a cycle.
+        peer_word = Signal(2)  # the next one; LINK is none of them
+        peer_asks, peer_known = Signal(), Signal()
+        peer_arrives = Signal(2, init=LINK)
+        peer_given = peer_asks & ~self.destination_taken
+        m.d.comb += self.destination.index.eq(Cat(peer_word, row.head))
+        m.d.sync += peer_arrives.eq(Mux(peer_given, peer_word, LINK))
+        with m.If(peer_given & (peer_word != LINK)):
+            m.d.sync += peer_word.eq(peer_word + 1)
+        with m.Switch(peer_arrives):
+            with m.Case(PORT):
+                port_word = data.View(PortWord, self.destination.row)
+                m.d.sync += asked.source_port.eq(port_word.dest_port)
+            with m.Case(LOW):
+                m.d.sync += asked.source_ip[:64].eq(self.destination.row)
+            with m.Case(HIGH):
+                m.d.sync += [asked.source_ip[64:].eq(self.destination.row), peer_known.eq(1)]
+
+        # A row of quads a cycle, while the message's registers still hold what they are made of:
+        # they are next loaded 6 cycles after ``quad_row`` is set to 0.
+        is_tagged, is_read, is_terminate, with_immediate = (Signal() for _ in range(4))
+        quad_row = Signal(range(QUAD_ROWS), init=_QUADS)
+        number = Signal(range(_QUAD_SEGMENTS))
+        at = Signal(_QUADS)
+        m.d.comb += at.eq(Cat(quad_row == index for index in range(_QUADS)))
+        firsts = [
+            ((at[1] & is_tagged) | at[5], to[32:]),
+            (at[1] & is_read, Const(QueueNumber.REQUEST, 32)),
+            (at[1] & is_terminate, Const(QueueNumber.TERMINATE, 32)),
+            (at[2] & is_tagged, msn_write.data),
+            (at[2] & ~is_tagged, row.mo),
+            ((at[3] & is_tagged) | at[4], message.length),
+            (at[3] & ~is_tagged, address[32:]),
+        ]
+        seconds = [
+            ((at[0] & is_tagged) | at[4], message.stag),
+            (at[0] & is_read, Const(READ_REQUEST.size, 32)),
+            (at[0] & is_terminate, Const(_CONTROL_WORD, 32)),
+            (at[0] & ~is_tagged & ~is_read & ~is_terminate, message.length),
+            ((at[1] & is_tagged) | at[5], to[:32]),
+            (at[1] & ~is_tagged, msn_write.data),
+            (at[2] & is_tagged, row.mo),
+            # A Read's is the sink STag.
+            (
+                ((at[2] & ~is_tagged) | (at[3] & is_tagged)) & with_immediate,
+                message.immediate,
+            ),
+            (at[2] & is_terminate, Cat(Const(0, 16), whole_code(message.stag[16:]))),
+            (at[3] & ~is_tagged, address[:32]),
+        ]
+        quads = (Value.cast(_selected(choices)) for choices in (firsts, seconds))
+        octets = Cat(quad.word_select(index, 8) for quad in quads for index in (3, 2, 1, 0))
+        m.d.sync += [
+            self.quads.valid.eq(at.any()),
+            self.quads.address.eq(Cat(quad_row, number)),
+            self.quads.word.eq(octets),
+        ]
+        with m.If(at.any()):
+            m.d.sync += quad_row.eq(quad_row + 1)
+        with m.If(at[_QUADS - 1]):
+            m.d.sync += number.eq(number + 1)
+
         shift = message.ipv6 ^ message.vlan_valid  # by 4 octets, modulo a word
         charged = self.charge
         m.d.comb += [charged.qpn.eq(owner.qpn), charged.octets.eq(segment.octets)]
@@ -401,9 +541,14 @@ class Segmenter(wiring.Component):
                     m.d.comb += [self.resets.ready.eq(1), row_read.addr.eq(self.resets.p)]
                     m.d.sync += [owner.qpn.eq(self.resets.p), owner.responds.eq(0)]
                     m.next = "RESET"
+                # Responses come first: they are few, and their requests hold up nobody.
+                with m.Elif(self.responding.valid):
+                    m.d.comb += row_read.addr.eq(Cat(responding.qpn, Const(1, 1)))
+                    m.d.sync += [owner.qpn.eq(responding.qpn), owner.responds.eq(1)]
+                    m.next = "APPEND"
                 with m.Elif(self.messages.valid):
-                    m.d.comb += row_read.addr.eq(Cat(arrival.qpn, arrival.silent))
-                    m.d.sync += [owner.qpn.eq(arrival.qpn), owner.responds.eq(arrival.silent)]
+                    m.d.comb += row_read.addr.eq(Cat(arrival.qpn, Const(0, 1)))
+                    m.d.sync += [owner.qpn.eq(arrival.qpn), owner.responds.eq(0)]
                     m.next = "APPEND"
                 with m.Elif(turns.o.valid):
                     m.d.comb += [
@@ -415,43 +560,55 @@ class Segmenter(wiring.Component):
                     m.next = "LIST"
 
             with m.State("RESET"):
+                m.d.sync += row.eq(row_read.data)
+                m.next = "RESET_ROW"
+
+            with m.State("RESET_ROW"):
                 m.d.comb += [
-                    row_write.data.eq(row_read.data),
-                    row_write.data.epoch.eq(row_read.data.epoch + 1),
+                    row_write.data.eq(row),
+                    row_write.data.epoch.eq(row.epoch + 1),
                     row_write.data.msn.eq(0),
                     row_write.en.eq(1),
-                    row_read.addr.eq(Cat(owner.qpn, Const(1, 1))),
                 ]
                 m.d.sync += owner.responds.eq(1)
+                m.next = "RESET_NEXT"
                 with m.If(owner.responds):
                     m.next = "IDLE"
 
+            with m.State("RESET_NEXT"):
+                m.d.comb += row_read.addr.eq(owner)
+                m.next = "RESET"
+
             with m.State("APPEND"):
-                empty = row_read.data.count == 0
-                # The piece of a response is written when no other is.
-                with m.If(arrival.silent & self.pieces.valid):
-                    m.d.comb += row_read.addr.eq(owner)
-                with m.Else():
-                    m.d.comb += [
-                        self.messages.ready.eq(1),
-                        store_write.en.eq(1),
-                        row_write.data.eq(row_read.data),
-                        row_write.data.tail.eq(arrival.slot),
-                        row_write.data.count.eq(row_read.data.count + 1),
-                        row_write.en.eq(1),
-                        link_write.en.eq(~empty),
-                        turn_again.eq(empty),
+                m.d.sync += row.eq(row_read.data)
+                with m.If(owner.responds):
+                    m.d.comb += self.responding.ready.eq(1)
+                    m.d.sync += [
+                        arrived.slot.eq(responding.slot),
+                        arrived.epoch.eq(row_read.data.epoch),
                     ]
-                    with m.If(empty):
-                        m.d.comb += row_write.data.head.eq(arrival.slot)
-                    with m.If(arrival.silent):
-                        m.d.comb += [
-                            piece_write.addr.eq(Cat(Const(0, piece_bits), arrival.slot)),
-                            piece_write.data.address.eq(arrival.address),
-                            piece_write.data.length.eq(arrival.length),
-                            piece_write.en.eq(1),
-                        ]
-                    m.next = "IDLE"
+                with m.Else():
+                    # Taken as early as can be: the fetch of the next one waits for it.
+                    m.d.comb += [self.messages.ready.eq(1), appending.eq(1)]
+                    m.d.sync += [arrived.slot.eq(arrival.slot), arrived.epoch.eq(arrival.epoch)]
+                m.next = "APPEND_ROW"
+
+            with m.State("APPEND_ROW"):
+                empty = row.count == 0
+                m.d.comb += [
+                    row_write.data.eq(row),
+                    row_write.data.tail.eq(arrived.slot),
+                    row_write.data.count.eq(row.count + 1),
+                    row_write.en.eq(1),
+                    link_write.en.eq(~empty),
+                    turn_again.eq(empty),
+                ]
+                with m.If(empty):
+                    m.d.comb += [
+                        row_write.data.head.eq(arrived.slot),
+                        row_write.data.head_epoch.eq(arrived.epoch),
+                    ]
+                m.next = "IDLE"
 
             with m.State("LIST"):
                 m.d.sync += [
@@ -465,7 +622,12 @@ class Segmenter(wiring.Component):
                     udp_port.eq(self.qp.row.udp_port),
                     mtu.eq(clamped_mtu(self._parameters, self.qp.row.path_mtu)),
                 ]
-                m.next = "LOAD"
+                m.next = "FIND"
+
+            with m.State("FIND"):
+                m.d.comb += [store_read.addr.eq(row.head), finds.eq(1)]
+                with m.If(~self.pieces.valid):
+                    m.next = "LOAD"
 
             with m.State("LOAD"):
                 m.d.sync += [
@@ -474,9 +636,7 @@ class Segmenter(wiring.Component):
                     follower.eq(link_read.data),
                     # A request may come just after the reset of its QP.
                     stale.eq(
-                        (store_read.data.epoch != row.epoch)
-                        | (owner.responds & in_reset)
-                        | self.dropped
+                        (row.head_epoch != row.epoch) | (owner.responds & in_reset) | self.dropped
                     ),
                     failed.eq(self.failed),
                 ]
@@ -500,37 +660,56 @@ class Segmenter(wiring.Component):
                     ),
                     headers.eq(self._headers(message)),
                 ]
-                with m.If(first & numbered):
-                    m.d.sync += row.msn.eq(row.msn + 1)
+                m.d.sync += [
+                    is_tagged.eq(tagged),
+                    is_read.eq(reads),
+                    is_terminate.eq(message.opcode == Opcode.TERMINATE),
+                    with_immediate.eq(
+                        message.immediate_valid | reads | (message.opcode == Opcode.SEND_IMMEDIATE)
+                    ),
+                    quad_row.eq(0),
+                ]
                 m.next = "SIZE"
-                with m.If(
-                    ~stale & (~sends | (reads & sound & (self.trackers_full | (opening != 0))))
-                ):
+                read_waits = (
+                    reads
+                    & (message.status == Status.SUCCESS)
+                    & (self.trackers_full | (opening != 0))
+                )
+                with m.If(~stale & (~sends | read_waits)):
                     m.d.comb += turn_again.eq(1)
+                    m.d.sync += quad_row.eq(_QUADS)
                     m.next = "IDLE"
                 with m.Elif(~stale & self.dry):
                     m.d.comb += steps_aside.eq(1)
+                    m.d.sync += quad_row.eq(_QUADS)
                     m.next = "IDLE"
 
             with m.State("SIZE"):
                 # What the room holds beyond the last granule boundary is left to the next segment.
                 beyond = (place + room) & message.granule_mask
                 size = Mux(remaining <= room, remaining, room - beyond)
+                with m.If(first & numbered):
+                    m.d.sync += row.msn.eq(row.msn + 1)
+                m.d.comb += self.coming.eq(1)
                 m.d.sync += [
                     single.eq(remaining <= room),
                     length.eq(size),
                     needed.eq(size),
                     segment_taken.eq(0),
                     opening_taken.eq(0),
+                    peer_word.eq(PORT),
+                    peer_known.eq(0),
                 ]
                 m.next = "EMIT"
 
             with m.State("EMIT"):
-                opening_done = opening_taken | self.read_openings.ready | ~frame | ~reads
+                opens = frame & reads & ~opening_taken
+                opening_done = ~opens | (self.read_openings.ready & peer_known)
                 read_done = ~frame | (needed == 0) | self.reads.ready
                 m.d.comb += [
                     offers.eq(1),
-                    self.read_openings.valid.eq(frame & reads & ~opening_taken),
+                    peer_asks.eq(reads),
+                    self.read_openings.valid.eq(opens & peer_known),
                     self.reads.valid.eq(frame & (needed != 0)),
                 ]
                 m.d.sync += opening_taken.eq(opening_done)
@@ -551,8 +730,9 @@ class Segmenter(wiring.Component):
                     m.next = "END"
 
             with m.State("NEXT_PIECE"):
-                m.d.comb += [offers.eq(1), piece_read.addr.eq(Cat(row.piece, row.head))]
-                m.next = "NEXT_LOAD"
+                m.d.comb += [offers.eq(1), finds.eq(1)]
+                with m.If(~self.pieces.valid):
+                    m.next = "NEXT_LOAD"
 
             with m.State("NEXT_LOAD"):
                 m.d.comb += offers.eq(1)
@@ -565,6 +745,7 @@ class Segmenter(wiring.Component):
             with m.State("END"):
                 m.d.comb += [
                     charged.valid.eq(frame),
+                    msn_write.en.eq(ends),
                     row_write.data.eq(row),
                     row_write.data.mo.eq(Mux(ends, 0, row.mo + length)),
                     row_write.en.eq(1),
@@ -575,7 +756,8 @@ class Segmenter(wiring.Component):
                 with m.If(ends):
                     m.d.comb += [
                         row_write.data.piece.eq(0),
-                        row_write.data.head.eq(follower),
+                        row_write.data.head.eq(follower.slot),
+                        row_write.data.head_epoch.eq(follower.epoch),
                         row_write.data.count.eq(row.count - 1),
                     ]
                 with m.Elif(left == 0):

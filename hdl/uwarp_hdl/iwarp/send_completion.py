@@ -10,6 +10,7 @@ from uwarp.wire import TAGGED_OPCODES
 from ..layouts import Completion
 from .frame_builder import FRAMES, done_layout
 from .scheduler import retirement_layout, slot_width
+from .segment import recall_layout
 
 __all__ = ["SendCompleter"]
 
@@ -19,7 +20,7 @@ class SendCompleter(wiring.Component):
 
     A message that ended well and is unsignalled, or is discarded, gives its CQ slot back instead. A
     Read that has a tracker leaves it to the tracker's CQE. A response or Terminate (``silent``) has
-    neither: its slot is ``released``. 3 cycles a message, if nobody stalls.
+    neither: its slot is ``released``. 5 cycles a message, if nobody stalls.
 
     Parameters
     ----------
@@ -30,6 +31,8 @@ class SendCompleter(wiring.Component):
     done : In(stream of done_layout)
     passed : In(1)
         The next message's last frame has left.
+    recall, recalled, recall_ready : Out(slot), In(recall_layout), In(1)
+        The message in a slot: that of the slot of the cycle before, if then ``recall_ready``.
     completions : Out(stream of Completion)
     retirements : Out(stream of retirement_layout)
     released : Out(stream of slot)
@@ -43,6 +46,9 @@ class SendCompleter(wiring.Component):
             {
                 "done": In(stream.Signature(done_layout(parameters))),
                 "passed": In(1),
+                "recall": Out(slot_width(parameters)),
+                "recalled": In(recall_layout(parameters)),
+                "recall_ready": In(1),
                 "completions": Out(stream.Signature(Completion)),
                 "retirements": Out(stream.Signature(retirement_layout(parameters))),
                 "released": Out(stream.Signature(slot_width(parameters))),
@@ -54,44 +60,49 @@ class SendCompleter(wiring.Component):
         m = Module()
         done = self.done.p
         owed = Signal(range(FRAMES + 1))
-        base_to = Signal(64)
+        message = Signal(self.recalled.shape())
         success = Signal()
         tagged = Signal()
         cqe = self.completions.p.cqe
         m.d.comb += [
             success.eq(done.status == Status.SUCCESS),
-            tagged.eq(Cat(done.opcode == opcode for opcode in TAGGED_OPCODES).any()),
-            self.completions.p.cq.eq(done.cq),
-            cqe.opcode.eq(done.opcode),
+            tagged.eq(Cat(message.opcode == opcode for opcode in TAGGED_OPCODES).any()),
+            self.recall.eq(done.slot),
+            self.completions.p.cq.eq(message.cq),
+            cqe.opcode.eq(message.opcode),
             cqe.status.eq(done.status),
-            cqe.qpn.eq(done.qpn),
-            cqe.wqe_index.eq(done.index),
-            cqe.mlen.eq(done.mlen),
-            cqe.msn.eq(done.msn),
-            self.retirements.p.qpn.eq(done.qpn),
+            cqe.qpn.eq(message.qpn),
+            cqe.wqe_index.eq(message.index),
+            cqe.mlen.eq(message.length),
+            cqe.msn.eq(message.msn),
+            self.retirements.p.qpn.eq(message.qpn),
             self.retirements.p.slot.eq(done.slot),
-            self.retirements.p.cq.eq(done.cq),
+            self.retirements.p.cq.eq(message.cq),
             self.retirements.p.release.eq(
-                done.discard | (success & ~done.signaled & ~done.tracked)
+                done.discard | (success & ~message.signaled & ~done.tracked)
             ),
             self.released.p.eq(done.slot),
         ]
         with m.If(success):
-            m.d.comb += cqe.valid.eq(done.mlen)
+            m.d.comb += cqe.valid.eq(message.length)
         with m.If(tagged):
-            m.d.comb += [cqe.base_to.eq(base_to), cqe.stag.eq(done.stag)]
+            m.d.comb += [cqe.base_to.eq(message.remote_to), cqe.stag.eq(message.stag)]
 
         m.d.sync += owed.eq(owed + self.passed - self.finished)
         with m.FSM():
             with m.State("WAIT"):
-                m.d.sync += base_to.eq(done.to - done.mo)
                 with m.If(self.done.valid & (owed != 0)):
                     with m.If(done.silent):
                         m.next = "RELEASE"
-                    with m.Elif(self.retirements.p.release | (success & done.tracked)):
-                        m.next = "RETIRE"
-                    with m.Else():
-                        m.next = "COMPLETE"
+                    with m.Elif(self.recall_ready):
+                        m.next = "RECALL"
+            with m.State("RECALL"):
+                m.d.sync += message.eq(self.recalled)
+                m.next = "DECIDE"
+            with m.State("DECIDE"):
+                m.next = "COMPLETE"
+                with m.If(self.retirements.p.release | (success & done.tracked)):
+                    m.next = "RETIRE"
             with m.State("COMPLETE"):
                 m.d.comb += self.completions.valid.eq(1)
                 with m.If(self.completions.ready):

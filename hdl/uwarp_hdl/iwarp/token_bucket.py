@@ -6,8 +6,8 @@
     rows written --+--> row --> register --> add --> level, rate, burst of the row
     refills due ---+                          '----> dry, a bit a QP --> wakes
 
-An operation a cycle; what it makes of ``dry`` shows 4 cycles after it was chosen. A charge never
-waits: a refill or a row written that it finds on the way, of its own QP, is done again after it.
+Charges go first; what one makes of ``dry`` shows 4 cycles later. A refill or a row written that it
+finds on the way, of its own QP, is done again after it. Those take 2 cycles each.
 """
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
@@ -26,8 +26,8 @@ from .scheduler import qp_width
 
 __all__ = ["TokenBuckets", "charge_layout", "refill_ticks"]
 
-#: Cycles from one refill to the next, at least: charges, one in 6 cycles at most, go first.
-_REFILL_CYCLES = 2
+#: Cycles from one refill to the next, at least: one takes 2, and charges go first.
+_REFILL_CYCLES = 4
 
 #: A rate counts in 1/2^8 of an octet, a burst in 2^6 octets.
 _PART_BITS = 8
@@ -36,12 +36,12 @@ _BURST_UNIT_BITS = 6
 #: QPs that wait to be told of, at most.
 _WAKES = 8
 
-#: Bits of a level: the gain of two ticks on top of the largest burst, and the sign.
-_LEVEL_BITS = 32 + 1 + 2
+#: Bits of a level: the gain of four ticks on top of the largest burst, and the sign.
+_LEVEL_BITS = 32 + 2 + 2
 
 
 def refill_ticks(parameters: Parameters) -> int:
-    """Ticks from one refill of a QP to the next: 1 up to 512 QPs, 2 for 1024."""
+    """Ticks from one refill of a QP to the next: 1 up to 256 QPs, 2 for 512, 4 for 1024."""
     return max(1, _REFILL_CYCLES * parameters.n_qp // TICK_CYCLES)
 
 
@@ -60,7 +60,7 @@ class _Kind(enum.Enum, shape=2):
 class TokenBuckets(wiring.Component):
     """Keep count of what each queue pair may still send.
 
-    A refill is the gain of ``refill_ticks`` ticks at once.
+    A refill is the gain of ``refill_ticks`` ticks at once; a bucket that holds less loses the rest.
 
     Parameters
     ----------
@@ -121,13 +121,18 @@ class TokenBuckets(wiring.Component):
         takes_other = Signal()
         roomy = Signal()
         m.d.sync += roomy.eq(woken.level < _WAKES - 5)
-        with m.If(fill_due):
-            m.d.comb += [other.kind.eq(_Kind.FILL), other.qpn.eq(fill.qpn)]
-        with m.Elif(again.due | (due != 0)):
-            m.d.comb += [
-                other.kind.eq(_Kind.REFILL),
-                other.qpn.eq(Mux(again.due, again.qpn, sweep)),
-            ]
+        sweeps = Signal()
+        with m.If(takes_other):
+            m.d.sync += other.kind.eq(_Kind.NOTHING)
+        with m.Elif(other.kind == _Kind.NOTHING):
+            m.d.sync += other.qpn.eq(Mux(fill_due, fill.qpn, Mux(again.due, again.qpn, sweep)))
+            with m.If(fill_due):
+                m.d.sync += [other.kind.eq(_Kind.FILL), fill_due.eq(0)]
+            with m.Elif(again.due):
+                m.d.sync += [other.kind.eq(_Kind.REFILL), again.due.eq(0)]
+            with m.Elif(due != 0):
+                m.d.comb += sweeps.eq(1)
+                m.d.sync += [other.kind.eq(_Kind.REFILL), sweep.eq(sweep + 1)]
         on_its_way = Cat(
             (stage.kind != _Kind.NOTHING) & (stage.qpn == other.qpn) for stage in stages
         )
@@ -156,18 +161,8 @@ class TokenBuckets(wiring.Component):
         period = TICK_CYCLES * refill_ticks(self._parameters) // n_qp
         timer = Signal(range(period))
         expires = Signal()
-        sweeps = Signal()
-        m.d.comb += [
-            expires.eq(timer == period - 1),
-            sweeps.eq(takes_other & ~fill_due & ~again.due),
-        ]
+        m.d.comb += expires.eq(timer == period - 1)
         m.d.sync += [timer.eq(Mux(expires, 0, timer + 1)), due.eq(due + expires - sweeps)]
-        with m.If(sweeps):
-            m.d.sync += sweep.eq(sweep + 1)
-        with m.Elif(takes_other & ~fill_due):
-            m.d.sync += again.due.eq(0)
-        with m.If(takes_other & fill_due):
-            m.d.sync += fill_due.eq(0)
         for index, stage in enumerate(stages):
             with m.If(overtaken[index] & (stage.kind == _Kind.REFILL)):
                 m.d.sync += [again.due.eq(1), again.qpn.eq(stage.qpn)]

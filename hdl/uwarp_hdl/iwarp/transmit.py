@@ -2,6 +2,8 @@
 
 ::
 
+                                    +--> destinations ---------------+
+                                    |                                v
     doorbells --> scheduler --> WQE fetch --> segmenter --+--> frame builder --> frame sender --> tx
                      ^   |          |            |        |          ^                  |
                      |   v          v            v        v          |                  v
@@ -17,8 +19,9 @@ The wire's rate for every payload of a Write-Record but the empty one, one messa
 word. The stages are joined by queues; nothing upstream waits for the sender but for room.
 """
 
-from amaranth.hdl import Module, Mux, Signal
+from amaranth.hdl import Module, Mux
 from amaranth.lib import stream, wiring
+from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import Counter, Parameters
@@ -36,13 +39,15 @@ from ..layouts import (
     ReceivedTerminate,
     RingDoorbell,
 )
+from ..stream.ports import keep_apart
 from ..stream.queue import Queue, connect_streams
+from .destination import DESTINATION_WORDS
 from .fetch import WqeFetch
 from .frame_builder import FrameBuilder
 from .frame_sender import FrameSender
 from .payload_reader import PayloadReader
 from .responder import Responder
-from .scheduler import SendScheduler, qp_width, retirement_layout, slot_count
+from .scheduler import SendScheduler, qp_width, retirement_layout, slot_count, slot_width
 from .segment import ReadJob, Segmenter, segment_layout
 from .send_completion import SendCompleter
 from .tables import TableWriteSignature
@@ -147,6 +152,11 @@ class TransmitPath(wiring.Component):
         m.submodules.buckets = buckets = TokenBuckets(parameters)
         m.submodules.segmenter = segmenter = Segmenter(parameters)
         m.submodules.segments = segments = Queue(segment_layout(parameters), SEGMENTS)
+        m.submodules.destinations = destinations = Memory(
+            shape=64, depth=DESTINATION_WORDS << slot_width(parameters), init=[]
+        )
+        destination_read, destination_write = destinations.read_port(), destinations.write_port()
+        keep_apart(m, destination_read, destination_write)
         m.submodules.jobs = jobs = Queue(ReadJob, 2)
         m.submodules.reader = reader = PayloadReader(parameters)
         m.submodules.builder = builder = FrameBuilder(parameters)
@@ -160,6 +170,9 @@ class TransmitPath(wiring.Component):
         for source, sink in (
             (self.doorbells, scheduler.doorbells),
             (scheduler.fetches, fetch.fetches),
+            (fetch.messages, segmenter.messages),
+            (responder.rows, segmenter.responses),
+            (responder.messages, segmenter.responding),
             (scheduler.resets, segmenter.resets),
             (self.requests, responder.requests),
             (responder.terminates, self.terminates),
@@ -186,19 +199,40 @@ class TransmitPath(wiring.Component):
         wiring.connect(m, fetch.region, wiring.flipped(self.region))
         wiring.connect(m, reader.read, wiring.flipped(self.payload_read))
 
-        # Responses come first: they are few, and their requests hold up nobody.
-        responds, responded, offered = Signal(), Signal(), Signal()
         leaves = self.tx.valid & self.tx.ready & self.tx.p.last
-        m.d.comb += responds.eq(Mux(offered, responded, responder.messages.valid))
-        m.d.sync += [
-            offered.eq(segmenter.messages.valid & ~segmenter.messages.ready),
-            responded.eq(responds),
-        ]
         m.d.comb += [
-            segmenter.messages.p.eq(Mux(responds, responder.messages.p, fetch.messages.p)),
-            segmenter.messages.valid.eq(responder.messages.valid | fetch.messages.valid),
-            responder.messages.ready.eq(segmenter.messages.ready & responds),
-            fetch.messages.ready.eq(segmenter.messages.ready & ~responds),
+            destination_write.addr.eq(
+                Mux(
+                    fetch.destination_written,
+                    fetch.destination.address.as_value(),
+                    responder.destination.p.address.as_value(),
+                )
+            ),
+            destination_write.data.eq(
+                Mux(
+                    fetch.destination_written,
+                    fetch.destination.word,
+                    responder.destination.p.word,
+                )
+            ),
+            destination_write.en.eq(fetch.destination_written | responder.destination.valid),
+            responder.destination.ready.eq(~fetch.destination_written),
+            destination_read.addr.eq(
+                Mux(
+                    builder.destination_taken,
+                    builder.destination.index,
+                    segmenter.destination.index,
+                )
+            ),
+            builder.destination.row.eq(destination_read.data),
+            segmenter.destination.row.eq(destination_read.data),
+            segmenter.destination_taken.eq(builder.destination_taken),
+            builder.quads.eq(segmenter.quads),
+            builder.coming.eq(segmenter.coming & (segments.level == 0)),
+            builder.coming_slot.eq(segmenter.failed_slot),
+            segmenter.recall.eq(completer.recall),
+            completer.recalled.eq(segmenter.recalled),
+            completer.recall_ready.eq(segmenter.recall_ready),
             segmenter.pieces.eq(fetch.pieces),
             segmenter.opened.eq(self.opened),
             segmenter.trackers_full.eq(self.trackers_full),

@@ -85,8 +85,9 @@ def choice(m: Module, load: Value, choices: Iterable[tuple[Value, Value]], width
 
 
 class FrameHeaderFields(data.Struct):
-    """What differs between frames. ``dest_ip`` of IPv4 is in the low 32 bits, ``vlan`` is the tag's
-    TCI, ``octets`` the frame's length."""
+    """What differs between frames. ``vlan`` is the tag's TCI, ``octets`` the frame's length. Of
+    the destination the UDP port and the IPv4 address may come in the cycle after ``start``, that of
+    IPv6 three after it; so may the tag."""
 
     dest_mac: 48
     source_mac: 48
@@ -97,7 +98,8 @@ class FrameHeaderFields(data.Struct):
     hop_limit: 8
     source_ipv4: 32
     source_ipv6: 128
-    dest_ip: 128
+    dest_ipv4: 32
+    dest_ipv6: 128
     source_port: 16
     dest_port: 16
     octets: 16
@@ -228,6 +230,10 @@ class FrameHeader(wiring.Component):
             destination_port=fields.dest_port,
             length=self.udp_length,
         )
+        # What comes after the address is chosen from this header for both families.
+        address = Cat(
+            Mux(fields.ipv6, fields.dest_ipv6[:16], fields.dest_ipv4[:16]), fields.dest_ipv4[16:]
+        )
         ipv4 = header_octets(
             IPV4,
             version_ihl=0x45,
@@ -238,7 +244,7 @@ class FrameHeader(wiring.Component):
             protocol=PROTOCOL_UDP,
             checksum=checksum,
             source=fields.source_ipv4,
-            destination=fields.dest_ip[:32],
+            destination=address,
         )
         ipv6 = header_octets(
             IPV6,
@@ -247,7 +253,7 @@ class FrameHeader(wiring.Component):
             next_header=PROTOCOL_UDP,
             hop_limit=fields.hop_limit,
             source=fields.source_ipv6,
-            destination=fields.dest_ip,
+            destination=fields.dest_ipv6,
         )
         frames = []
         for ethertype, ip in ((ETHERTYPE_IPV4, ipv4), (ETHERTYPE_IPV6, ipv6)):
@@ -271,25 +277,25 @@ class FrameHeader(wiring.Component):
             + Mux(fields.ipv6, IPV6.size, IPV4.size)
         )
         fixed = 0x4500 + IPV4.size + IPV4_DONT_FRAGMENT + PROTOCOL_UDP
-        rest, source, destination = (Signal(17, name=name) for name in ("rest", "source", "dest"))
+        # 18 bits hold them: the length is that of a frame.
+        own, rest, length = (Signal(18, name=name) for name in ("own", "rest", "length"))
+        destination = Signal(17)
         with m.If(self.start):
             m.d.sync += [
                 self.udp_length.eq(fields.octets - before_udp),
-                rest.eq(Cat(fields.traffic_class, fields.hop_limit) + fixed),
-                source.eq(fields.source_ipv4[:16] + fields.source_ipv4[16:]),
-                destination.eq(fields.dest_ip[:16] + fields.dest_ip[16:32]),
+                rest.eq(Cat(fields.traffic_class, fields.hop_limit) + own),
             ]
-        halves = [Signal(18, name=f"half_{index}") for index in range(2)]
-        wide = Signal(19)
+        wide = Signal(20)
         total = Signal(17)
         folded = Signal(16)
         m.d.comb += [
-            wide.eq(halves[0] + halves[1]),
+            wide.eq(length + destination),
             folded.eq(total[:16] + total[16]),
         ]
         m.d.sync += [
-            halves[0].eq(rest + self.udp_length),
-            halves[1].eq(source + destination),
+            own.eq(fields.source_ipv4[:16] + fields.source_ipv4[16:] + fixed),
+            length.eq(rest + self.udp_length),
+            destination.eq(self.i.dest_ipv4[:16] + self.i.dest_ipv4[16:]),
             total.eq(wide[:16] + wide[16:]),
         ]
         return ~folded

@@ -1,0 +1,49 @@
+"""Where the datagrams of a message go: four words of 64 bits for each slot, as the WQE has them."""
+
+from amaranth.lib import data
+
+from uwarp.contract import Parameters
+
+from .scheduler import slot_width
+
+__all__ = [
+    "DESTINATION_WORDS",
+    "HIGH",
+    "LINK",
+    "LOW",
+    "PORT",
+    "LinkWord",
+    "PortWord",
+    "destination_address",
+    "destination_write_layout",
+]
+
+#: The words: a PortWord, the halves of the IP address (IPv4 mapped into IPv6), a LinkWord.
+PORT, LOW, HIGH, LINK = range(4)
+DESTINATION_WORDS = 4
+
+
+class PortWord(data.Struct):
+    """``dest_ip`` is the address of IPv4, ``vlan`` the tag's TCI."""
+
+    dest_ip: 32
+    dest_port: 16
+    vlan: 16
+
+
+class LinkWord(data.Struct):
+    """``dest_mac`` is a number, the first octet on the wire most significant."""
+
+    dest_mac: 48
+    traffic_class: 8
+    hop_limit: 8
+
+
+def destination_address(parameters: Parameters) -> data.StructLayout:
+    """Address of a word."""
+    return data.StructLayout({"index": 2, "slot": slot_width(parameters)})
+
+
+def destination_write_layout(parameters: Parameters) -> data.StructLayout:
+    """A word to be written."""
+    return data.StructLayout({"address": destination_address(parameters), "word": 64})
