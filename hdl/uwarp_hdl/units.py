@@ -39,6 +39,7 @@ from .iwarp.transmit import TransmitPath
 from .iwarp.validity_map import ValidityMap
 from .layouts import Datagram, PacketBeat
 from .net.crc_check import CrcCheck
+from .net.datagram_queue import DatagramQueue
 from .net.group_copies import GroupCopies
 from .net.group_table import GroupTable
 from .net.loopback import Loopback
@@ -58,6 +59,7 @@ UNITS: dict[str, Factory] = {
     "packet_fifo": lambda parameters: PacketFifo(PacketBeat, 2048),
     "crc_check": lambda parameters: CrcCheck(2),
     "realigner": lambda parameters: Realigner(),
+    "datagram_queue": lambda parameters: DatagramQueue(64),
     "frame_receiver": FrameReceiver,
     "loopback": Loopback,
     "group_table": GroupTable,

@@ -70,7 +70,9 @@ class FrameReceiver(wiring.Component):
         The words that hold payload, as they lie in the frame without tags and options; ``count`` of
         the last one is where it ends. The payloads are in the order of ``datagrams``.
     again : In(1)
-        The payload that is offered is to be offered once more, as of PacketFifo.
+        The payload that is offered is to be offered once more, as of PacketFifo. Until then it
+        keeps its room: of the longest frames to a group of more than one member there is room for
+        one at a time.
     events : Out
         Bit ``c`` is 1 for one cycle for each count of Counter ``c``: RX_FRAMES together with what
         became of the frame, or alone if it became a Datagram.
