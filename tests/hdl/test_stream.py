@@ -5,11 +5,13 @@ import random
 from collections import deque
 
 import pytest
-from amaranth.hdl import Module
+from amaranth.hdl import Module, Signal
 from amaranth.lib import data, stream
+from amaranth.lib.memory import Memory
 from amaranth.sim import Simulator
 
 from uwarp_hdl.stream.packet_fifo import PacketFifo
+from uwarp_hdl.stream.ports import keep_apart
 from uwarp_hdl.stream.queue import Queue, connect_streams
 from uwarp_hdl.stream.skid import Skid
 
@@ -302,3 +304,38 @@ def test_depths_are_checked(depth):
     with pytest.raises(ValueError, match=f"depth is {depth}"):
         PacketFifo(8, depth)
     gc.collect()
+
+
+def test_ports_apart():
+    """A port reads every row but the one that is being written: then it keeps what it read."""
+    rng = random.Random(SEED)
+    m = Module()
+    m.submodules.memory = memory = Memory(shape=8, depth=4, init=[])
+    reader, writer = memory.read_port(), memory.write_port()
+    enable = Signal()
+    keep_apart(m, reader, writer, enable)
+
+    async def testbench(ctx):
+        rows, shown, kept = [0] * 4, 0, 0
+        for _ in range(400):
+            place, into, value = rng.randrange(4), rng.randrange(4), rng.getrandbits(8)
+            writes, reads = rng.getrandbits(1), rng.getrandbits(1)
+            for signal, number in (
+                (reader.addr, place),
+                (writer.addr, into),
+                (writer.data, value),
+                (writer.en, writes),
+                (enable, reads),
+            ):
+                ctx.set(signal, number)
+            await ctx.tick()
+            meets = writes and place == into
+            kept += meets and reads
+            if reads and not meets:
+                shown = rows[place]
+            if writes:
+                rows[into] = value
+            assert ctx.get(reader.data) == shown
+        assert kept > 10
+
+    simulate(m, testbench)

@@ -269,6 +269,11 @@ class WqeFetch(wiring.Component):
         )
         to_group = wqe.dest_mac[MAC_GROUP_BIT] & Cat(opcodes[item] for item in _UNICAST).any()
 
+        overhead = Signal(range(max(OVERHEAD.values()) + 1))
+        for opcode, matches in opcodes.items():
+            with m.If(matches):
+                m.d.comb += overhead.eq(OVERHEAD[opcode])
+
         granule = Signal(17)
         room = Signal(LENGTH_WIDTH)
         operation_wrong = Signal()
@@ -307,9 +312,7 @@ class WqeFetch(wiring.Component):
                         | (reads & (inline | (wqe.num_sge != 1) | (wqe.length == 0)))
                     ),
                 ]
-                for opcode, matches in opcodes.items():
-                    with m.If(matches):
-                        m.d.sync += room.eq(mtu - OVERHEAD[opcode])
+                m.d.sync += room.eq(mtu - overhead)
                 with m.If(taken & last):
                     m.d.sync += [failed.eq(0), count.eq(0), told.valid.eq(unreadable)]
                     m.next = "ADD"

@@ -157,7 +157,7 @@ class SendScheduler(wiring.Component):
         m.submodules.rows = rows = Memory(shape=row_layout, depth=n_qp, init=[])
         read, write = rows.read_port(), rows.write_port()
         m.submodules.waiting = waiting = Queue(qp_width(self._parameters), n_qp)
-        m.submodules.free = free = Queue(slot_width(self._parameters), n_slots)
+        m.submodules.free = free = Queue(slot_width(self._parameters), n_slots, direct=False)
 
         doorbell, retirement, request = self.doorbells.p, self.retirements.p, self.credits.requests
         qpn = Signal(qp_width(self._parameters))

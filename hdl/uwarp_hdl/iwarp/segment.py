@@ -313,6 +313,7 @@ class Segmenter(wiring.Component):
         place = Signal(16)
         address = Signal(64)
         left = Signal(32)  # octets of the piece that are not sent
+        drained = Signal()  # ... none are, by now
         needed = Signal(LENGTH_WIDTH)  # octets of the segment that are not asked for
         octet = Signal(3)  # of a frame word, where they go
         udp_port = Signal(16)
@@ -695,6 +696,7 @@ class Segmenter(wiring.Component):
                     single.eq(remaining <= room),
                     length.eq(size),
                     needed.eq(size),
+                    drained.eq(0),
                     segment_taken.eq(0),
                     opening_taken.eq(0),
                     peer_word.eq(PORT),
@@ -719,8 +721,7 @@ class Segmenter(wiring.Component):
                     m.d.sync += [
                         needed.eq(Mux(enough, 0, needed - left)),
                         octet.eq(octet + job.length),
-                        left.eq(left - needed),
-                        address.eq(address + needed),
+                        drained.eq(left == needed),
                         row.begun.eq(row.begun + needed),
                     ]
                 with m.If(self.reads.valid & self.reads.ready & ~enough):
@@ -751,7 +752,7 @@ class Segmenter(wiring.Component):
                     row_write.en.eq(1),
                     turn_again.eq(~ends | (row.count != 1)),
                 ]
-                with m.If(ends | (left == 0)):
+                with m.If(ends | drained):
                     m.d.comb += row_write.data.begun.eq(0)
                 with m.If(ends):
                     m.d.comb += [
@@ -760,7 +761,7 @@ class Segmenter(wiring.Component):
                         row_write.data.head_epoch.eq(follower.epoch),
                         row_write.data.count.eq(row.count - 1),
                     ]
-                with m.Elif(left == 0):
+                with m.Elif(drained):
                     m.d.comb += row_write.data.piece.eq(row.piece + 1)
                 m.next = "IDLE"
         return m

@@ -164,7 +164,7 @@ class TransmitPath(wiring.Component):
         m.submodules.completer = completer = SendCompleter(parameters)
         # It holds all messages there can be, so that the completer never waits for the scheduler.
         m.submodules.retirements = retirements = Queue(
-            retirement_layout(parameters), slot_count(parameters)
+            retirement_layout(parameters), slot_count(parameters), direct=False
         )
 
         for source, sink in (
