@@ -40,7 +40,7 @@ GROUP_MAC = "01:00:5e:00:00:01"
 GROUP_IP, GROUP_IP6 = "239.1.2.3", "ff0e::1:2:3:4:5"
 #: Of each row of the group table the address; it is in use if it is here.
 GROUPS = {1: f"::ffff:{GROUP_IP}", 2: GROUP_IP6, 3: "::ffff:255.255.255.255"}
-HEADERS = {0x0: 14, 0x1: 46, 0x3: 18, 0x5: 18, 0xC: 30, 0xD: 30, 0xE: 22}
+HEADERS = {0x0: 14, 0x1: 46, 0x3: 18, 0x5: 18, 0x7: 22, 0xC: 30, 0xD: 30, 0xE: 22}
 TAGGED = (0x0, 0xC, 0xD)
 #: VLAN tags: none, one, two of either type, and one more than are taken out.
 TAGS = (b"", b"\x81\0\x60\5", b"\x88\xa8\0\7\x81\0\x0f\xff", b"\x81\0\x81\0" * 3)
@@ -298,12 +298,12 @@ def expected(octets, *, flagged=False, config=CONFIG):
     else:
         names = ("mlen", "qn", "msn", "mo")
         fields.update(zip(names, struct.unpack_from(">IIII", ddp, 2), strict=True))
-        if opcode == 0xE:
+        if opcode in (0x7, 0xE):
             (fields["immediate"],) = struct.unpack_from(">I", ddp, 18)
         if opcode == 0x1:
             names = ("immediate", "sink_to", "mlen", "stag", "to")
             fields.update(zip(names, struct.unpack_from(">IQIIQ", ddp, 18), strict=True))
-    if opcode != 0x1:
+    if opcode not in (0x1, 0x7):
         fields["immediate"] *= fields["immediate_valid"]
     return SimpleNamespace(fields=fields, payload=ddp[header:])
 
