@@ -9,8 +9,8 @@
                   +--> lists with messages <--+  back to the end if the list has more
 
 A datagram takes 8 cycles, and 3 more for each further piece that it is gathered from, a Read at
-least 4 more; a message that comes in takes 3 more. The smallest frame of a Write-Record takes 12 on
-the wire.
+least 4 more; a message that comes in takes 3 more, 1 if nothing else waits. The smallest frame of a
+Write-Record takes 12 on the wire.
 
 A QP has two lists, its own messages and its responses, each with turns of its own: a Read that
 waits for a tracker must not hold back the responses that peers need to free theirs. Messages of a
@@ -298,6 +298,8 @@ class Segmenter(wiring.Component):
         arrived = Signal(link_layout)
         appending = Signal()  # a message of the send rings
         finds = Signal()  # a message is looked up
+        at_once = Signal()  # the list of the message that comes has its turn, if it was empty
+        qp_looked_up = Signal()
         owner = Signal(list_layout)
         row = Signal(row_layout)
         follower = Signal(link_layout)
@@ -581,7 +583,9 @@ class Segmenter(wiring.Component):
                 m.next = "RESET"
 
             with m.State("APPEND"):
-                m.d.sync += row.eq(row_read.data)
+                m.d.sync += [row.eq(row_read.data), at_once.eq(~turns.o.valid)]
+                with m.If(~turns.o.valid):
+                    m.d.comb += [self.qp.index.eq(owner.qpn), self.qp_taken.eq(1)]
                 with m.If(owner.responds):
                     m.d.comb += self.responding.ready.eq(1)
                     m.d.sync += [
@@ -602,27 +606,27 @@ class Segmenter(wiring.Component):
                     row_write.data.count.eq(row.count + 1),
                     row_write.en.eq(1),
                     link_write.en.eq(~empty),
-                    turn_again.eq(empty),
+                    turn_again.eq(empty & ~at_once),
                 ]
+                m.next = "IDLE"
                 with m.If(empty):
                     m.d.comb += [
                         row_write.data.head.eq(arrived.slot),
                         row_write.data.head_epoch.eq(arrived.epoch),
                     ]
-                m.next = "IDLE"
+                    m.d.sync += [
+                        row.head.eq(arrived.slot),
+                        row.head_epoch.eq(arrived.epoch),
+                        row.tail.eq(arrived.slot),
+                        row.count.eq(1),
+                    ]
+                    with m.If(at_once):
+                        m.d.comb += qp_looked_up.eq(1)
+                        m.next = "FIND"
 
             with m.State("LIST"):
-                m.d.sync += [
-                    row.eq(row_read.data),
-                    sends.eq(
-                        (self.qp.row.state == QpState.RTS)
-                        & self.enable
-                        & ~(owner.responds & self.failed_qps.bit_select(owner.qpn, 1))
-                    ),
-                    in_reset.eq(self.qp.row.state == QpState.RESET),
-                    udp_port.eq(self.qp.row.udp_port),
-                    mtu.eq(clamped_mtu(self._parameters, self.qp.row.path_mtu)),
-                ]
+                m.d.comb += qp_looked_up.eq(1)
+                m.d.sync += row.eq(row_read.data)
                 m.next = "FIND"
 
             with m.State("FIND"):
@@ -764,6 +768,17 @@ class Segmenter(wiring.Component):
                 with m.Elif(drained):
                     m.d.comb += row_write.data.piece.eq(row.piece + 1)
                 m.next = "IDLE"
+        with m.If(qp_looked_up):
+            m.d.sync += [
+                sends.eq(
+                    (self.qp.row.state == QpState.RTS)
+                    & self.enable
+                    & ~(owner.responds & self.failed_qps.bit_select(owner.qpn, 1))
+                ),
+                in_reset.eq(self.qp.row.state == QpState.RESET),
+                udp_port.eq(self.qp.row.udp_port),
+                mtu.eq(clamped_mtu(self._parameters, self.qp.row.path_mtu)),
+            ]
         return m
 
     @staticmethod
