@@ -381,9 +381,10 @@ class RegisterFile(wiring.Component):
 
         # Interrupts: a CQ that fires in the cycle in which its bit is cleared stays set.
         irq_bit = Signal(min(32, parameters.n_cq))
-        m.d.sync += irq_bit.eq(1 << self.irq_cq[: exact_log2(len(irq_bit))])
+        irq_cq = self.irq_cq[: exact_log2(parameters.n_cq)]
+        m.d.sync += irq_bit.eq(1 << irq_cq[: exact_log2(len(irq_bit))])
         for number, word in enumerate(status_words):
-            is_word = self.irq_cq[5 : (parameters.n_cq - 1).bit_length()] == number
+            is_word = irq_cq >> exact_log2(len(irq_bit)) == number
             sets, clears = Signal(name=f"sets_{number}"), Signal(name=f"clears_{number}")
             m.d.sync += [sets.eq(self.irq_set & is_word), clears.eq(self.irq_clear & is_word)]
             written = writes[Register.IRQ_STATUS] & (numbers[Register.IRQ_STATUS] == number)
