@@ -331,7 +331,7 @@ class Dispatch(wiring.Component):
                     is_record.eq(incoming.datagram.opcode == Opcode.WRITE_RECORD),
                     is_send.eq(~incoming.datagram.opcode.matches(*NO_SENDS)),
                     names_place.eq(incoming.datagram.opcode.matches(*RECORD_OPCODES)),
-                    found.eq(trackers.found),
+                    found.eq(trackers.seen),
                     tracker.eq(trackers.found_index),
                     plan.eq(0),
                     plan.drop.eq(incoming.drop),
@@ -348,7 +348,7 @@ class Dispatch(wiring.Component):
                 with m.Elif(trackers.expired & ~self.hold):
                     m.d.sync += back_to_decide.eq(0)
                     close_tracker(trackers.expired_index, Status.PARTIAL)
-                with m.Elif(~settling[0] & trackers.sure & (trackers.found | ~too_early)):
+                with m.Elif(~settling[0] & trackers.sure & (trackers.seen | ~too_early)):
                     m.d.comb += self.segments.ready.eq(1)
                     with m.If(self.segments.valid):
                         m.next = "MATCH"

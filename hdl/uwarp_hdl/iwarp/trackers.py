@@ -84,16 +84,18 @@ class Trackers(wiring.Component):
         a ``close``.
     many : Out(1)
         Trackers of the upper half are open, or were when ``overlap`` was found out.
-    found, found_index : Out
-        Whether there are such, and the lowest. Of that, if it was ``found`` beside ``begin`` ...
+    found : Out(1)
+        Whether there are such. Of the lowest, if it was ``found`` beside ``begin`` ...
     begin : In(1)
         Look at it from the beginning. Not in two cycles in turn, once it is found.
     span : Out
         ... where its message lies: ``start`` two cycles after that, the rest three.
     name, own : In, Out(1)
         ... four cycles after that: its message has this name, which was there three cycles before.
+    seen, found_index : Out
+        ``found``, and the lowest, a cycle late.
     sure : Out(1)
-        The lowest is ``own``, or nothing is ``found``; not of a ``name`` or ``digest`` younger than
+        What is ``seen`` is ``own``, or nothing is; not of a ``name`` or ``digest`` younger than
         four cycles. What is not ``own`` becomes a stranger, until ``open`` or ``renew``.
     renew : In(1)
         Another ``name`` comes.
@@ -145,6 +147,7 @@ class Trackers(wiring.Component):
                 "end": In(offset),
                 "match": Out(n),
                 "found": Out(1),
+                "seen": Out(1),
                 "found_index": Out(range(n)),
                 "span": Out(span_layout(parameters)),
                 "name": In(name),
@@ -346,12 +349,14 @@ class Trackers(wiring.Component):
         ]
         strangers = Signal(n)
         candidates = Signal(n)
-        before = Signal(range(n))
+        lowest, before = Signal(range(n)), Signal(range(n))
         is_second = Signal()
         read_first, read_second = Signal(2), Signal(2)
         word = Signal(width)
         m.d.sync += [
             candidates.eq(matches & ~strangers),
+            self.seen.eq(self.found),
+            self.found_index.eq(lowest),
             before.eq(self.found_index),
             is_second.eq(~read.addr[0]),
             read_first.eq(Cat(read.en & ~read.addr[0], read_first[0])),
@@ -361,8 +366,8 @@ class Trackers(wiring.Component):
         m.d.comb += [
             self.match.eq(candidates),
             self.found.eq(candidates.any()),
-            self.found_index.eq(lowest_set(candidates)),
-            read.addr.eq(Cat(is_second & ~(self.begin | writing[1]), self.found_index)),
+            lowest.eq(lowest_set(candidates)),
+            read.addr.eq(Cat(is_second & ~(self.begin | writing[1]), lowest)),
             read.en.eq(~writing[0]),
             write.addr.eq(Cat(writing[1], written_index)),
             write.data.eq(Mux(writing[1], second_written.as_value(), first_written.as_value())),
@@ -388,19 +393,18 @@ class Trackers(wiring.Component):
 
         # ``own`` is right when the tracker has been the first for four cycles, with no ``begin``
         # that puts the words out of turn: then both have been read and compared. If another takes
-        # its place because it closes, that is seen in the second cycle after.
-        settled = Signal(3)
-        m.d.sync += settled.eq(Cat(1, settled[:2]))
-        with m.If(
-            ~self.found
-            | (self.found_index != before)
-            | self.renew
-            | self.begin
-            | (self.close & (self.close_index == self.found_index))
-        ):
+        # its place because it closes, that is seen in the third cycle after.
+        unsettles, unsettled = Signal(), Signal()
+        settled = Signal(2)
+        m.d.comb += unsettles.eq(
+            self.renew | self.begin | (self.close & (self.close_index == self.found_index))
+        )
+        m.d.sync += [unsettled.eq(unsettles), settled.eq(Cat(1, settled[0]))]
+        with m.If(~self.seen | (self.found_index != before) | unsettles | unsettled):
             m.d.sync += settled.eq(0)
-        m.d.comb += self.sure.eq(~self.found | (settled[2] & self.own))
-        with m.If(settled[2] & ~self.own):
+        m.d.comb += self.sure.eq(~self.seen | (settled[1] & self.own))
+        # Of ``before``: which is found has maybe changed a cycle ago, because of this.
+        with m.If(settled[1] & ~self.own):
             m.d.sync += strangers.bit_select(before, 1).eq(1)
         with m.If(self.open | self.renew):
             m.d.sync += strangers.eq(0)
