@@ -120,9 +120,11 @@ def test_progress():
             await strobe(ctx, (dut, "open"), opened=row_of(1, 0, 0, 0), missing=missing)
             for i, (newly, head, tail) in enumerate(marks):
                 assert not ctx.get(dut.complete)
-                await strobe(
-                    ctx, (dut, "mark"), mark_index=index, newly=newly, head=head, tail=tail
-                )
+                ctx.set(dut.mark_index, index)
+                ctx.set(dut.marking, 1)
+                await ctx.tick()
+                await strobe(ctx, (dut, "mark"), newly=newly, head=head, tail=tail)
+                ctx.set(dut.marking, 0)
                 assert ctx.get(dut.complete) == (i == len(marks) - 1)
             assert ctx.get(dut.complete_index) == index
             await strobe(ctx, (dut, "close"), close_index=index)
