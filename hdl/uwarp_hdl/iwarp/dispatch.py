@@ -374,9 +374,7 @@ class Dispatch(wiring.Component):
                 plan.terminate.eq(incoming.datagram.opcode == Opcode.TERMINATE),
                 has_payload.eq(incoming.datagram.payload_length != 0),
                 back_to_decide.eq(0),
-                chosen.eq(
-                    Mux(trackers.complete, trackers.complete_index, trackers.expired_index)
-                ),
+                chosen.eq(Mux(trackers.complete, trackers.complete_index, trackers.expired_index)),
                 closing_status.eq(Mux(trackers.complete, Status.SUCCESS, Status.PARTIAL)),
             ]
         with m.FSM() as fsm:
@@ -542,9 +540,7 @@ class Dispatch(wiring.Component):
                     chosen,
                 )
             ),
-            trackers.first.eq(
-                looking | fsm.ongoing("CLOSE_READ") | fsm.ongoing("CLOSED")
-            ),
+            trackers.first.eq(looking | fsm.ongoing("CLOSE_READ") | fsm.ongoing("CLOSED")),
         ]
 
         # ISSUE: everything that the plan asks for, in one cycle.
@@ -618,7 +614,7 @@ class Dispatch(wiring.Component):
             # Of what is dropped, or needs no completion, this is for nothing.
             trackers.keep.eq(taken[0]),
         ]
-        with m.FSM(name="marking") as mark_fsm:
+        with m.FSM(name="marking"):
             with m.State("IDLE"):
                 m.d.sync += [
                     trackers.mark_index.eq(tracker),
@@ -628,6 +624,7 @@ class Dispatch(wiring.Component):
                     self.marks.payload.last.eq(segment.map_base + covered.high - 1),
                 ]
                 with m.If(issue & plan.mark & has_payload):
+                    m.d.sync += marking.eq(1)
                     m.next = "EDGES_READ"
                     with m.If(covers_inner):
                         m.next = "MARK"
@@ -635,6 +632,7 @@ class Dispatch(wiring.Component):
                 m.next = "EDGES"
             with m.State("EDGES"):
                 m.d.comb += trackers.mark.eq(1)
+                m.d.sync += marking.eq(0)
                 m.next = "IDLE"
             with m.State("MARK"):
                 m.d.comb += self.marks.valid.eq(1)
@@ -643,9 +641,9 @@ class Dispatch(wiring.Component):
             with m.State("COUNT"):
                 m.d.comb += [trackers.mark.eq(self.marked), trackers.newly.eq(self.count)]
                 with m.If(self.marked):
+                    m.d.sync += marking.eq(0)
                     m.next = "IDLE"
         m.d.comb += [
-            marking.eq(~mark_fsm.ongoing("IDLE")),
             trackers.marking.eq(marking),
             self.quiet.eq(looking & ~marking),
             self.still.eq(self.quiet & ~trackers.complete & ~trackers.expired),
@@ -671,10 +669,9 @@ class Dispatch(wiring.Component):
             report.eq(is_reported(plan.drop) & segment.reports & self.read_room & ~pauses),
             terminate.eq(plan.terminate & ~plan.dropped),
         ]
-        with m.If(issue & report):
-            m.d.sync += [after.eq(self.tick ^ TERMINATE_TICKS), pauses.eq(1)]
-        with m.Elif(self.tick[: len(after)] == after):
-            m.d.sync += pauses.eq(0)
+        m.d.sync += pauses.eq(Mux(pauses, self.tick[: len(after)] != after, issue & report))
+        with m.If(~pauses):
+            m.d.sync += after.eq(self.tick ^ TERMINATE_TICKS)
         with m.If(issue):
             is_request = datagram.opcode == Opcode.READ_REQUEST
             m.d.sync += [
@@ -717,9 +714,12 @@ class Dispatch(wiring.Component):
                 row.stag.eq(Mux(is_record, datagram.stag, 0)),
                 row.base.eq(Mux(is_record, datagram.to, 0)),
             ]
-        m.d.sync += trackers.missing.eq(
-            Mux(segment.first == segment.last, 0, segment.last + ~segment.first)
-        )
+        # In time for an opening, which waits for the memory of closed messages.
+        one_granule = Signal()
+        m.d.sync += [
+            one_granule.eq(segment.first == segment.last),
+            trackers.missing.eq(Mux(one_granule, 0, segment.last + ~segment.first)),
+        ]
         m.d.comb += [row[name].eq(datagram[name]) for name in ("opcode", "mlen")]
         for name in ("cq", "granule_log2", "map_base", "map_addr"):
             m.d.comb += row[name].eq(segment[name])

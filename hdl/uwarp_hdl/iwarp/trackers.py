@@ -96,7 +96,8 @@ class Trackers(wiring.Component):
         ``found``, and the lowest, a cycle late.
     sure : Out(1)
         What is ``seen`` is ``own``, or nothing is; not of a ``name`` or ``digest`` younger than
-        four cycles, nor in the cycle after a ``close``. What is not ``own`` becomes a stranger, until ``open`` or ``renew``.
+        four cycles, nor in the cycle after a ``close``. What is not ``own`` becomes a stranger,
+        until its ``close`` or ``renew``.
     renew : In(1)
         Another ``name`` comes.
     keep : In(1)
@@ -228,7 +229,7 @@ class Trackers(wiring.Component):
 
         m.d.sync += [self.free_index.eq(lowest_set(~opened)), self.free.eq(~opened.all())]
         self._keep_rows(m, writing, written_index)
-        self._identify(m, matches, writing, written_index)
+        self._identify(m, opened, matches, writing, written_index)
 
         granule = granule_width(self._parameters)
         shape = data.StructLayout({"missing": granule, "head": 1, "tail": 1})
@@ -328,7 +329,7 @@ class Trackers(wiring.Component):
         view = data.View(first_shape, word[: first_shape.size])
         m.d.comb += [self.place[name].eq(view[name]) for name in ("stag", "base", "mlen")]
 
-    def _identify(self, m, matches, writing, written_index):
+    def _identify(self, m, opened, matches, writing, written_index):
         """Which of those with the digest is the message: names and spans, in two words, too."""
         n = self._parameters.n_tracker
         span_shape = span_layout(self._parameters)
@@ -397,22 +398,28 @@ class Trackers(wiring.Component):
         # ``own`` is right when the tracker has been the first for four cycles, with no ``begin``
         # that puts the words out of turn: then both have been read and compared. If another takes
         # its place because it closes, that is seen in the third cycle after.
-        unsettled = Signal()
+        unsettled, was_seen = Signal(), Signal()
         settled = Signal(2)
         m.d.sync += [
             unsettled.eq(
                 self.renew | self.begin | (self.close & (self.close_index == self.found_index))
             ),
             settled.eq(Cat(1, settled[0])),
+            was_seen.eq(self.seen),
         ]
-        with m.If(~self.seen | (self.found_index != before) | unsettled):
+        with m.If(~self.seen | ~was_seen | (self.found_index != before) | unsettled):
             m.d.sync += settled.eq(0)
         m.d.comb += self.sure.eq(~self.seen | (settled[1] & self.own))
         # Of ``before``: which is found has maybe changed a cycle ago, because of this.
         with m.If(settled[1] & ~self.own & ~unsettled):
             m.d.sync += strangers.bit_select(before, 1).eq(1)
-        with m.If(self.open | self.renew):
+        # A name is a stranger's as long as it is there.
+        with m.If(self.renew):
             m.d.sync += strangers.eq(0)
+        with m.Else():
+            for i in range(n):
+                with m.If(~opened[i]):
+                    m.d.sync += strangers[i].eq(0)
 
     def _find_overlaps(self, m, opened, writing):
         """Tracker ``banks * step + bank`` is in row ``step`` of its bank."""
