@@ -268,6 +268,35 @@ class Dispatch(wiring.Component):
             ),
         ]
 
+        # What is done with it if nothing speaks against that, right from the third cycle on.
+        usual = Signal(Plan)
+        refuses = Signal()
+        m.d.sync += [
+            refuses.eq(unfit | (opens_send & ~trackers.free)),
+            usual.eq(0),
+            usual.awaits.eq(1),
+            usual.complete.eq(1),
+        ]
+        with m.If(is_send & segment.receive.fault):
+            m.d.sync += [
+                usual.drop.eq(Counter.DROP_RECEIVE_PROTECTION),
+                usual.dropped.eq(1),
+                usual.unplaced.eq(1),
+                usual.status.eq(Status.LOC_PROT_ERR),
+                usual.consume.eq(1),
+            ]
+        with m.Elif(complete):
+            m.d.sync += [usual.consume.eq(is_send), usual.remember.eq(1)]
+        with m.Elif(segment.mapped & trackers.free):
+            m.d.sync += [
+                usual.complete.eq(0),
+                usual.open.eq(1),
+                usual.mark.eq(1),
+                usual.consume.eq(is_send),
+            ]
+        with m.Else():
+            m.d.sync += usual.segment.eq(1)
+
         def issue_plan():
             m.d.sync += issuing.eq(1)
             m.next = "ISSUE"
@@ -455,7 +484,7 @@ class Dispatch(wiring.Component):
                     & (is_record | segment.opening | (granted.valid & granted.payload))
                 ):
                     m.next = "CLOSE_READ"
-                with m.Elif(closed.hit | unfit | (opens_send & (conflicts | ~trackers.free))):
+                with m.Elif(closed.hit | refuses | (opens_send & conflicts)):
                     with m.If(granted.valid):
                         m.d.comb += granted.ready.eq(1)
                         with m.If(granted.payload):
@@ -464,20 +493,9 @@ class Dispatch(wiring.Component):
                             m.next = "RELEASE"
                         with m.Else():
                             finish(drop=Mux(closed.hit, Counter.DROP_LATE, Counter.DROP_CQ_FULL))
-                with m.Elif(is_send & segment.receive.fault):
-                    finish(
-                        drop=Counter.DROP_RECEIVE_PROTECTION,
-                        complete=1,
-                        status=Status.LOC_PROT_ERR,
-                        consume=1,
-                        awaits=1,
-                    )
-                with m.Elif(complete):
-                    finish(complete=1, consume=is_send, remember=1, awaits=1)
-                with m.Elif(segment.mapped & trackers.free):
-                    finish(open=1, mark=1, consume=is_send, awaits=1)
                 with m.Else():
-                    finish(complete=1, segment=1, awaits=1)
+                    m.d.sync += plan.eq(usual)
+                    issue_plan()
 
             with m.State("RELEASE"):
                 m.d.comb += [
