@@ -120,9 +120,11 @@ def test_progress():
             await strobe(ctx, (dut, "open"), opened=row_of(1, 0, 0, 0), missing=missing)
             for i, (newly, head, tail) in enumerate(marks):
                 assert not ctx.get(dut.complete)
-                await strobe(
-                    ctx, (dut, "mark"), mark_index=index, newly=newly, head=head, tail=tail
-                )
+                ctx.set(dut.mark_index, index)
+                ctx.set(dut.marking, 1)
+                await ctx.tick()
+                await strobe(ctx, (dut, "mark"), newly=newly, head=head, tail=tail)
+                ctx.set(dut.marking, 0)
                 assert ctx.get(dut.complete) == (i == len(marks) - 1)
             assert ctx.get(dut.complete_index) == index
             await strobe(ctx, (dut, "close"), close_index=index)
@@ -316,6 +318,36 @@ def test_names_of_one_digest(field):
             await ctx.tick()
         ctx.set(dut.digest, 6)
         assert await look(ctx, 6) == (None, 0)
+
+    run(dut, bench)
+
+
+@pytest.mark.parametrize("field", ["msn", "source_port"])
+def test_the_last_tracker_opens(field):
+    """Nothing was found before, and which would be the lowest stays the same: it is not taken for
+    the message that was there, hence for a stranger."""
+    dut = Trackers(PARAMETERS)
+    names = [name_of(0) | {field: number} for number in (100, 101)]
+
+    async def open_message(ctx, name, digest):
+        row = {"name": name, "stag": 0, "start": 0, "end": 0}
+        await strobe(ctx, (dut, "open"), opened=row, opened_digest=digest, timeout=1000)
+        await ctx.tick().repeat(3)
+
+    async def bench(ctx):
+        for number in range(7):
+            await open_message(ctx, name_of(number), 1)
+        await open_message(ctx, names[0], 1)
+        ctx.set(dut.digest, 2)
+        ctx.set(dut.name, names[1])
+        await ctx.tick().repeat(10)
+        await strobe(ctx, (dut, "close"), close_index=7)
+        await ctx.tick().repeat(10)
+        await open_message(ctx, names[1], 2)
+        for cycle in range(20):
+            assert ctx.get(dut.found), f"cycle {cycle}"
+            await ctx.tick()
+        assert ctx.get(dut.sure) and ctx.get(dut.found_index) == 7
 
     run(dut, bench)
 

@@ -75,11 +75,12 @@ class Closing(wiring.Component):
             edges.eq(from_start + to_end + progress.head),
             valid.eq(between + edges + progress.tail),
         ]
-        with m.FSM() as fsm:
+        with m.FSM():
             with m.State("IDLE"):
                 with m.If(self.start):
                     m.next = "LOAD"
                     with m.If(self.status == Status.SUCCESS):
+                        m.d.sync += self.done.eq(1)
                         m.next = "DONE"
             with m.State("LOAD"):
                 m.d.sync += [
@@ -97,13 +98,15 @@ class Closing(wiring.Component):
                         in_granule.eq(Cat(1, in_granule)),
                         shifts.eq(shifts - 1),
                     ]
-            for state, following in (("EDGES", "SUM"), ("SUM", "DONE")):
-                with m.State(state):
-                    m.next = following
+            with m.State("EDGES"):
+                m.next = "SUM"
+            with m.State("SUM"):
+                m.d.sync += self.done.eq(1)
+                m.next = "DONE"
             with m.State("DONE"):
                 with m.If(self.take):
+                    m.d.sync += self.done.eq(0)
                     m.next = "IDLE"
-        m.d.comb += self.done.eq(fsm.ongoing("DONE"))
 
         entry = self.entry
         is_read = row.name.kind == MessageKind.READ

@@ -48,14 +48,14 @@ __all__ = ["Dispatch"]
 
 class Plan(data.Struct):
     """What ISSUE does besides taking the payload off: ``drop`` is a Counter, 0 to place it, and
-    ``dropped`` says that it is not 0. ``awaits``: only if the credit is granted.
-    ``verified``: only if it agrees with the tracker's row. ``request``: it is a Read
-    Request to be answered; ``terminate``: it is a peer's Terminate, of which nothing is placed."""
+    ``dropped`` says that it is not 0, ``unplaced`` also of a Terminate.
+    ``awaits``: only if the credit is granted. ``request``: it is a Read Request to be answered;
+    ``terminate``: it is a peer's Terminate, of which nothing is placed."""
 
     drop: 6
     dropped: 1
+    unplaced: 1
     awaits: 1
-    verified: 1
     complete: 1
     status: 8
     segment: 1
@@ -189,6 +189,7 @@ class Dispatch(wiring.Component):
         datagram = segment.datagram
         incoming = self.segments.payload
         is_record = Signal()
+        has_immediate, is_solicited = Signal(), Signal()
         is_send = Signal()
         names_place = Signal()  # what it says of its message's STag and base must be right
         conflicts = Signal()
@@ -199,24 +200,27 @@ class Dispatch(wiring.Component):
         has_payload = Signal()
         credit_asked = Signal()
         marking = Signal()
+        looking = Signal(init=1)  # in LOOKUP
         issuing = Signal()
         issue = Signal()
         unfit = Signal()
         opens_send = Signal()
         unfit_reason = Signal(Counter)
-        mismatch = Signal()
+        mismatch = Signal()  # with the tracker's row
 
         chosen = Signal(range(n + 1))
         closing_status = Signal(Status)
         back_to_decide = Signal()
         pushing = Signal()
         close = Signal()
+        takes = Signal()
         taken = Signal(3)  # one, two, three cycles ago
+        was_taken = Signal()  # one or two cycles ago
 
         m.d.comb += [
             trackers.digest.eq(incoming.digest),
             # The STag stands for a cycle less than the extent.
-            trackers.region.eq(Mux(taken[:2].any(), datagram.stag[8:], incoming.datagram.stag[8:])),
+            trackers.region.eq(Mux(was_taken, datagram.stag[8:], incoming.datagram.stag[8:])),
             trackers.start.eq(incoming.start),
             trackers.end.eq(incoming.end),
             trackers.tick.eq(self.tick),
@@ -244,7 +248,6 @@ class Dispatch(wiring.Component):
         request = self.credits.requests
         granted = self.credits.granted
         refused = plan.awaits & granted.valid & ~granted.payload
-        contradicted = plan.verified & mismatch
         m.d.comb += request.payload.cq.eq(segment.cq)
         # Right from the second cycle after a segment is taken.
         complete = segment.starts & segment.ends
@@ -265,6 +268,35 @@ class Dispatch(wiring.Component):
             ),
         ]
 
+        # What is done with it if nothing speaks against that, right from the third cycle on.
+        usual = Signal(Plan)
+        refuses = Signal()
+        m.d.sync += [
+            refuses.eq(unfit | (opens_send & ~trackers.free)),
+            usual.eq(0),
+            usual.awaits.eq(1),
+            usual.complete.eq(1),
+        ]
+        with m.If(is_send & segment.receive.fault):
+            m.d.sync += [
+                usual.drop.eq(Counter.DROP_RECEIVE_PROTECTION),
+                usual.dropped.eq(1),
+                usual.unplaced.eq(1),
+                usual.status.eq(Status.LOC_PROT_ERR),
+                usual.consume.eq(1),
+            ]
+        with m.Elif(complete):
+            m.d.sync += [usual.consume.eq(is_send), usual.remember.eq(1)]
+        with m.Elif(segment.mapped & trackers.free):
+            m.d.sync += [
+                usual.complete.eq(0),
+                usual.open.eq(1),
+                usual.mark.eq(1),
+                usual.consume.eq(is_send),
+            ]
+        with m.Else():
+            m.d.sync += usual.segment.eq(1)
+
         def issue_plan():
             m.d.sync += issuing.eq(1)
             m.next = "ISSUE"
@@ -272,28 +304,25 @@ class Dispatch(wiring.Component):
         def finish(**fields):
             """The plan is made: on to ISSUE."""
             if "drop" in fields:
-                fields.setdefault("dropped", 1)
+                fields["unplaced"] = fields.setdefault("dropped", 1)
             m.d.sync += [plan[name].eq(value) for name, value in fields.items()]
             issue_plan()
-
-        def close_tracker(index, status):
-            m.d.sync += [chosen.eq(index), closing_status.eq(status)]
-            m.next = "CLOSE_READ"
 
         # Until ``match`` tells of the last opening or closing, and what it takes for ``overlap``,
         # and to be ``sure`` of the message opened.
         settling = Signal(OVERLAP_SETTLES - 2)
         m.d.sync += settling.eq(Mux(trackers.open, ~0, Cat(settling[1:]) | close))
-        m.d.sync += taken.eq(Cat(self.segments.valid & self.segments.ready, taken[:2]))
+        m.d.sync += [
+            taken.eq(Cat(takes, taken[:2])),
+            was_taken.eq(takes | taken[0]),
+        ]
         with m.If(taken[2]):
             m.d.sync += overlap.eq(trackers.overlap)
         # With many trackers open, what they may overlap waits until they have all been looked at.
         waited = Signal(2)
         too_early = Signal()
         m.d.sync += [
-            waited.eq(
-                Mux(self.segments.valid & ~self.segments.ready & ~settling[0], Cat(1, waited[0]), 0)
-            ),
+            waited.eq(Mux(self.segments.valid & ~settling[0], Cat(1, waited[0]), 0)),
             too_early.eq(
                 trackers.many
                 & ~waited[1]
@@ -321,44 +350,77 @@ class Dispatch(wiring.Component):
             covers_tail.eq(segment.ends & (segment.starts | whole)),
         ]
 
+        may_have_immediate = Signal()
+        m.d.comb += may_have_immediate.eq(
+            incoming.datagram.opcode.matches(Opcode.WRITE_RECORD, Opcode.SEND_IMMEDIATE)
+        )
+        # What LOOKUP turns to.
+        ready_to_look, completes, expires = Signal(), Signal(), Signal()
+        m.d.comb += [
+            closed.lookup.eq(looking & self.segments.valid),
+            ready_to_look.eq(looking & ~(marking | closed.busy | held_up)),
+            completes.eq(ready_to_look & trackers.complete),
+            expires.eq(ready_to_look & ~trackers.complete & trackers.expired & ~self.hold),
+            self.segments.ready.eq(
+                ready_to_look
+                & ~trackers.complete
+                & ~(trackers.expired & ~self.hold)
+                & ~settling[0]
+                & trackers.sure
+                & (trackers.seen | ~too_early)
+            ),
+            takes.eq(self.segments.valid & self.segments.ready),
+        ]
+        with m.If(completes | expires | takes):
+            m.d.sync += looking.eq(0)
+        with m.If(looking):
+            # Taken in every cycle: what counts is the last, and the paths are shorter.
+            with m.If(~held_up & ~settling[-1]):
+                m.d.sync += [
+                    segment.eq(incoming),
+                    is_record.eq(incoming.datagram.opcode == Opcode.WRITE_RECORD),
+                    has_immediate.eq(may_have_immediate & incoming.datagram.immediate_valid),
+                    is_solicited.eq(
+                        Mux(
+                            may_have_immediate,
+                            incoming.datagram.solicited,
+                            incoming.datagram.opcode == Opcode.SEND_SOLICITED,
+                        )
+                    ),
+                ]
+            m.d.sync += [
+                is_send.eq(~incoming.datagram.opcode.matches(*NO_SENDS)),
+                names_place.eq(incoming.datagram.opcode.matches(*RECORD_OPCODES)),
+                found.eq(trackers.seen),
+                tracker.eq(trackers.found_index),
+                mismatch.eq(0),
+                plan.eq(0),
+                plan.drop.eq(incoming.drop),
+                plan.dropped.eq(incoming.drop != 0),
+                plan.unplaced.eq(
+                    (incoming.drop != 0) | (incoming.datagram.opcode == Opcode.TERMINATE)
+                ),
+                plan.terminate.eq(incoming.datagram.opcode == Opcode.TERMINATE),
+                has_payload.eq(incoming.datagram.payload_length != 0),
+                back_to_decide.eq(0),
+                chosen.eq(Mux(trackers.complete, trackers.complete_index, trackers.expired_index)),
+                closing_status.eq(Mux(trackers.complete, Status.SUCCESS, Status.PARTIAL)),
+            ]
         with m.FSM() as fsm:
             with m.State("LOOKUP"):
-                # Taken in every cycle: what counts is the last, and the paths are shorter.
-                m.d.comb += closed.lookup.eq(self.segments.valid)
-                with m.If(~held_up & ~settling[-1]):
-                    m.d.sync += segment.eq(incoming)
-                m.d.sync += [
-                    is_record.eq(incoming.datagram.opcode == Opcode.WRITE_RECORD),
-                    is_send.eq(~incoming.datagram.opcode.matches(*NO_SENDS)),
-                    names_place.eq(incoming.datagram.opcode.matches(*RECORD_OPCODES)),
-                    found.eq(trackers.found),
-                    tracker.eq(trackers.found_index),
-                    plan.eq(0),
-                    plan.drop.eq(incoming.drop),
-                    plan.dropped.eq(incoming.drop != 0),
-                    plan.terminate.eq(incoming.datagram.opcode == Opcode.TERMINATE),
-                    has_payload.eq(incoming.datagram.payload_length != 0),
-                ]
-                with m.If(marking | closed.busy | held_up):
-                    pass
-                with m.Elif(trackers.complete):
-                    m.d.sync += back_to_decide.eq(0)
-                    close_tracker(trackers.complete_index, Status.SUCCESS)
+                with m.If(completes):
                     m.next = "CLOSE_ROW"
-                with m.Elif(trackers.expired & ~self.hold):
-                    m.d.sync += back_to_decide.eq(0)
-                    close_tracker(trackers.expired_index, Status.PARTIAL)
-                with m.Elif(~settling[0] & trackers.sure & (trackers.found | ~too_early)):
-                    m.d.comb += self.segments.ready.eq(1)
-                    with m.If(self.segments.valid):
-                        m.next = "MATCH"
-                        with m.If(
-                            (incoming.drop != 0)
-                            | incoming.datagram.opcode.matches(Opcode.WRITE, Opcode.TERMINATE)
-                        ):
-                            issue_plan()
-                        with m.Elif(incoming.datagram.opcode == Opcode.READ_REQUEST):
-                            m.next = "ROOM"
+                with m.Elif(expires):
+                    m.next = "CLOSE_READ"
+                with m.Elif(takes):
+                    m.next = "MATCH"
+                    with m.If(
+                        (incoming.drop != 0)
+                        | incoming.datagram.opcode.matches(Opcode.WRITE, Opcode.TERMINATE)
+                    ):
+                        issue_plan()
+                    with m.Elif(incoming.datagram.opcode == Opcode.READ_REQUEST):
+                        m.next = "ROOM"
 
             with m.State("ROOM"):
                 finish(
@@ -368,7 +430,6 @@ class Dispatch(wiring.Component):
                 )
 
             with m.State("MATCH"):
-                m.d.comb += trackers.keep.eq(1)
                 is_open = (is_record | segment.held) & found
                 wants_credit = ~is_open & (is_record | segment.receive.available)
                 m.d.sync += [credit_asked.eq(wants_credit), chosen.eq(n)]
@@ -394,9 +455,19 @@ class Dispatch(wiring.Component):
                     | (names_place & (place.base != segment.base))
                     | (place.mlen != datagram.mlen)
                 )
-                finish(mark=1, verified=1)
+                finish(mark=1)
 
             with m.State("DECIDE"):
+                # In every cycle: what counts is the last, and the paths are shorter.
+                m.d.sync += [
+                    plan.eq(0),
+                    tracker.eq(trackers.free_index),
+                    back_to_decide.eq(1),
+                    closing_status.eq(Status.PARTIAL),
+                ]
+                # Of what conflicts nothing is told until the last of those has closed.
+                with m.If(closed.answered & conflicts):
+                    m.d.sync += chosen.eq(lowest_set(overlap))
                 with m.If(~closed.answered):
                     pass
                 with m.Elif(segment.opening & ~conflicts):
@@ -405,7 +476,6 @@ class Dispatch(wiring.Component):
                         drop=Mux(trackers.free, 0, Counter.DROP_NO_TRACKER),
                         dropped=~trackers.free,
                     )
-                    m.d.sync += tracker.eq(trackers.free_index)
                 with m.Elif(~credit_asked & ~segment.opening):
                     finish(drop=Mux(closed.hit, Counter.DROP_LATE, Counter.DROP_NO_RECEIVE))
                 with m.Elif(
@@ -413,12 +483,8 @@ class Dispatch(wiring.Component):
                     & ~closed.hit
                     & (is_record | segment.opening | (granted.valid & granted.payload))
                 ):
-                    m.d.sync += [
-                        overlap.eq(overlap & (overlap - 1)),
-                        back_to_decide.eq(1),
-                    ]
-                    close_tracker(lowest_set(overlap), Status.PARTIAL)
-                with m.Elif(closed.hit | unfit | (opens_send & (conflicts | ~trackers.free))):
+                    m.next = "CLOSE_READ"
+                with m.Elif(closed.hit | refuses | (opens_send & conflicts)):
                     with m.If(granted.valid):
                         m.d.comb += granted.ready.eq(1)
                         with m.If(granted.payload):
@@ -427,21 +493,9 @@ class Dispatch(wiring.Component):
                             m.next = "RELEASE"
                         with m.Else():
                             finish(drop=Mux(closed.hit, Counter.DROP_LATE, Counter.DROP_CQ_FULL))
-                with m.Elif(is_send & segment.receive.fault):
-                    finish(
-                        drop=Counter.DROP_RECEIVE_PROTECTION,
-                        complete=1,
-                        status=Status.LOC_PROT_ERR,
-                        consume=1,
-                        awaits=1,
-                    )
-                with m.Elif(complete):
-                    finish(complete=1, consume=is_send, remember=1, awaits=1)
-                with m.Elif(segment.mapped & trackers.free):
-                    finish(open=1, mark=1, consume=is_send, awaits=1)
-                    m.d.sync += tracker.eq(trackers.free_index)
                 with m.Else():
-                    finish(complete=1, segment=1, awaits=1)
+                    m.d.sync += plan.eq(usual)
+                    issue_plan()
 
             with m.State("RELEASE"):
                 m.d.comb += [
@@ -454,15 +508,17 @@ class Dispatch(wiring.Component):
             with m.State("ISSUE"):
                 m.d.comb += granted.ready.eq(plan.awaits & (issue | refused))
                 with m.If(issue):
-                    m.d.sync += issuing.eq(0)
+                    m.d.sync += [issuing.eq(0), looking.eq(1)]
                     m.next = "LOOKUP"
-                with m.Elif(refused | contradicted):
+                with m.Elif(refused | mismatch):
                     m.d.sync += [
+                        mismatch.eq(0),
                         plan.eq(0),
                         plan.drop.eq(
                             Mux(refused, Counter.DROP_CQ_FULL, Counter.DROP_RECORD_MISMATCH)
                         ),
                         plan.dropped.eq(1),
+                        plan.unplaced.eq(1),
                     ]
 
             with m.State("CLOSE_READ"):
@@ -471,17 +527,18 @@ class Dispatch(wiring.Component):
                 m.next = "CLOSE_START"
             with m.State("CLOSE_START"):
                 m.d.comb += closing_unit.start.eq(1)
+                m.d.sync += pushing.eq(1)
                 m.next = "CLOSE_PUSH"
             with m.State("CLOSE_PUSH"):
-                m.d.comb += pushing.eq(1)
                 with m.If(close):
-                    m.d.sync += chosen.eq(n)
+                    m.d.sync += [chosen.eq(n), pushing.eq(0), looking.eq(~back_to_decide)]
                     m.next = "LOOKUP"
                     with m.If(back_to_decide):
                         m.next = "CLOSED"
             with m.State("CLOSED"):
                 # The tracker that has become free is known a cycle later. Back to the datagram's
                 # own row, which is there when the plan is made.
+                m.d.sync += overlap.eq(overlap & (overlap - 1))
                 m.next = "CLOSED_READ"
             with m.State("CLOSED_READ"):
                 m.next = "DECIDE"
@@ -496,23 +553,21 @@ class Dispatch(wiring.Component):
         m.d.comb += [
             trackers.index.eq(
                 Mux(
-                    fsm.ongoing("LOOKUP"),
+                    looking,
                     Mux(trackers.complete, trackers.complete_index, trackers.found_index),
                     chosen,
                 )
             ),
-            trackers.first.eq(
-                fsm.ongoing("LOOKUP") | fsm.ongoing("CLOSE_READ") | fsm.ongoing("CLOSED")
-            ),
+            trackers.first.eq(looking | fsm.ongoing("CLOSE_READ") | fsm.ongoing("CLOSED")),
         ]
 
         # ISSUE: everything that the plan asks for, in one cycle.
-        places_now = has_payload & ~plan.dropped & ~plan.terminate
+        places_now = has_payload & ~plan.unplaced
         m.d.comb += [
             issue.eq(
                 issuing
                 & (~plan.awaits | (granted.valid & granted.payload))
-                & ~contradicted
+                & ~mismatch
                 & (~has_payload | self.places.ready)
                 & ~(places_now & self.crowded)
                 & (~plan.complete | self.entries.ready)
@@ -524,7 +579,7 @@ class Dispatch(wiring.Component):
             self.places.payload.qpn.eq(datagram.qpn),
             self.places.payload.length.eq(datagram.payload_length),
             self.places.payload.offset.eq(datagram.payload_offset),
-            self.places.payload.drop.eq(plan.dropped | plan.terminate),
+            self.places.payload.drop.eq(plan.unplaced),
             self.ticket.eq(self.numbered + (issuing & places_now)),
             self.settle.eq(issue),
             self.consume.eq(issue & plan.consume),
@@ -562,15 +617,22 @@ class Dispatch(wiring.Component):
             trackers.advance.eq(closed.insert),
         ]
         self._compose(m, segment, plan, trackers.row, pushing)
-        self._track(m, segment, trackers)
+        self._track(m, segment, trackers, is_record)
+        m.d.comb += [
+            trackers.opened.immediate_valid.eq(has_immediate),
+            trackers.opened.immediate.eq(Mux(has_immediate, datagram.immediate, 0)),
+            trackers.opened.solicited.eq(is_solicited),
+        ]
         self._request(m, segment, plan, is_send, issue)
         # The map's answer comes while the next datagram is on its way here.
         m.d.comb += [
             trackers.open.eq(issue & plan.open),
             trackers.touch.eq(issue & plan.mark),
             trackers.touch_index.eq(tracker),
+            # Of what is dropped, or needs no completion, this is for nothing.
+            trackers.keep.eq(taken[0]),
         ]
-        with m.FSM(name="marking") as mark_fsm:
+        with m.FSM(name="marking"):
             with m.State("IDLE"):
                 m.d.sync += [
                     trackers.mark_index.eq(tracker),
@@ -580,11 +642,15 @@ class Dispatch(wiring.Component):
                     self.marks.payload.last.eq(segment.map_base + covered.high - 1),
                 ]
                 with m.If(issue & plan.mark & has_payload):
-                    m.next = "EDGES"
+                    m.d.sync += marking.eq(1)
+                    m.next = "EDGES_READ"
                     with m.If(covers_inner):
                         m.next = "MARK"
+            with m.State("EDGES_READ"):
+                m.next = "EDGES"
             with m.State("EDGES"):
                 m.d.comb += trackers.mark.eq(1)
+                m.d.sync += marking.eq(0)
                 m.next = "IDLE"
             with m.State("MARK"):
                 m.d.comb += self.marks.valid.eq(1)
@@ -593,10 +659,11 @@ class Dispatch(wiring.Component):
             with m.State("COUNT"):
                 m.d.comb += [trackers.mark.eq(self.marked), trackers.newly.eq(self.count)]
                 with m.If(self.marked):
+                    m.d.sync += marking.eq(0)
                     m.next = "IDLE"
         m.d.comb += [
-            marking.eq(~mark_fsm.ongoing("IDLE")),
-            self.quiet.eq(fsm.ongoing("LOOKUP") & ~marking),
+            trackers.marking.eq(marking),
+            self.quiet.eq(looking & ~marking),
             self.still.eq(self.quiet & ~trackers.complete & ~trackers.expired),
         ]
         m.d.sync += self.opened.eq(trackers.open)
@@ -620,10 +687,9 @@ class Dispatch(wiring.Component):
             report.eq(is_reported(plan.drop) & segment.reports & self.read_room & ~pauses),
             terminate.eq(plan.terminate & ~plan.dropped),
         ]
-        with m.If(issue & report):
-            m.d.sync += [after.eq(self.tick ^ TERMINATE_TICKS), pauses.eq(1)]
-        with m.Elif(self.tick[: len(after)] == after):
-            m.d.sync += pauses.eq(0)
+        m.d.sync += pauses.eq(Mux(pauses, self.tick[: len(after)] != after, issue & report))
+        with m.If(~pauses):
+            m.d.sync += after.eq(self.tick ^ TERMINATE_TICKS)
         with m.If(issue):
             is_request = datagram.opcode == Opcode.READ_REQUEST
             m.d.sync += [
@@ -647,22 +713,14 @@ class Dispatch(wiring.Component):
             offered.payload.terminate.eq(terminates),
         ]
 
-    def _track(self, m, segment, trackers):
+    def _track(self, m, segment, trackers, is_record):
         """What a tracker that opens keeps of the segment that opens it, and what is kept of any
         segment until its own completion."""
         datagram = segment.datagram
         row = trackers.opened
-        is_record = datagram.opcode == Opcode.WRITE_RECORD
-        has_bits = is_record | (datagram.opcode == Opcode.SEND_IMMEDIATE)
-        immediate = has_bits & datagram.immediate_valid
         m.d.comb += [
             row.name.eq(self._name(datagram)),
             row.wqe_index.eq(segment.receive.index),
-            row.immediate_valid.eq(immediate),
-            row.immediate.eq(Mux(immediate, datagram.immediate, 0)),
-            row.solicited.eq(
-                Mux(has_bits, datagram.solicited, datagram.opcode == Opcode.SEND_SOLICITED)
-            ),
             row.stag.eq(datagram.stag),
             row.base.eq(segment.base),
             trackers.opened_digest.eq(segment.digest),
@@ -674,9 +732,12 @@ class Dispatch(wiring.Component):
                 row.stag.eq(Mux(is_record, datagram.stag, 0)),
                 row.base.eq(Mux(is_record, datagram.to, 0)),
             ]
-        m.d.sync += trackers.missing.eq(
-            Mux(segment.first == segment.last, 0, segment.last + ~segment.first)
-        )
+        # In time for an opening, which waits for the memory of closed messages.
+        one_granule = Signal()
+        m.d.sync += [
+            one_granule.eq(segment.first == segment.last),
+            trackers.missing.eq(Mux(one_granule, 0, segment.last + ~segment.first)),
+        ]
         m.d.comb += [row[name].eq(datagram[name]) for name in ("opcode", "mlen")]
         for name in ("cq", "granule_log2", "map_base", "map_addr"):
             m.d.comb += row[name].eq(segment[name])

@@ -84,17 +84,20 @@ class Trackers(wiring.Component):
         a ``close``.
     many : Out(1)
         Trackers of the upper half are open, or were when ``overlap`` was found out.
-    found, found_index : Out
-        Whether there are such, and the lowest. Of that, if it was ``found`` beside ``begin`` ...
+    found : Out(1)
+        Whether there are such. Of the lowest, if it was ``found`` beside ``begin`` ...
     begin : In(1)
         Look at it from the beginning. Not in two cycles in turn, once it is found.
     span : Out
         ... where its message lies: ``start`` two cycles after that, the rest three.
     name, own : In, Out(1)
         ... four cycles after that: its message has this name, which was there three cycles before.
+    seen, found_index : Out
+        ``found``, and the lowest, a cycle late.
     sure : Out(1)
-        The lowest is ``own``, or nothing is ``found``; not of a ``name`` or ``digest`` younger than
-        four cycles. What is not ``own`` becomes a stranger, until ``open`` or ``renew``.
+        What is ``seen`` is ``own``, or nothing is; not of a ``name`` or ``digest`` younger than
+        four cycles, nor in the cycle after a ``close``. What is not ``own`` becomes a stranger,
+        until its ``close`` or ``renew``.
     renew : In(1)
         Another ``name`` comes.
     keep : In(1)
@@ -110,7 +113,7 @@ class Trackers(wiring.Component):
     advance, name_word : In(1), Out
         The low part of the row's name (:func:`.name_parts`); after ``advance`` the high one.
     progress : Out
-        Of the ``index`` of two cycles before, unless there was a ``mark`` in the cycle between.
+        Of the ``index`` of two cycles before, unless ``marking`` was high in the cycle between.
     free, free_index : Out
         The lowest free tracker; right from two cycles after an ``open`` or ``close``.
     open, opened, opened_digest, dma_addr, missing, timeout : In
@@ -119,6 +122,8 @@ class Trackers(wiring.Component):
         A segment of ``touch_index`` has been placed at ``tick``.
     mark, mark_index, newly, head, tail : In
         ``newly`` more granules, and maybe the first and the last, are valid.
+    marking : In(1)
+        High beside ``mark`` and in the cycle before, with the same ``mark_index``.
     complete, complete_index : Out
         From the cycle after ``mark`` until ``close``: nothing of that message is missing.
     close, close_index : In
@@ -145,6 +150,7 @@ class Trackers(wiring.Component):
                 "end": In(offset),
                 "match": Out(n),
                 "found": Out(1),
+                "seen": Out(1),
                 "found_index": Out(range(n)),
                 "span": Out(span_layout(parameters)),
                 "name": In(name),
@@ -174,6 +180,7 @@ class Trackers(wiring.Component):
                 "touch_index": In(range(n)),
                 "tick": In(16),
                 "mark": In(1),
+                "marking": In(1),
                 "mark_index": In(range(n)),
                 "newly": In(9),
                 "head": In(1),
@@ -222,7 +229,7 @@ class Trackers(wiring.Component):
 
         m.d.sync += [self.free_index.eq(lowest_set(~opened)), self.free.eq(~opened.all())]
         self._keep_rows(m, writing, written_index)
-        self._identify(m, matches, writing, written_index)
+        self._identify(m, opened, matches, writing, written_index)
 
         granule = granule_width(self._parameters)
         shape = data.StructLayout({"missing": granule, "head": 1, "tail": 1})
@@ -239,28 +246,28 @@ class Trackers(wiring.Component):
         ]
         m.d.comb += [
             between.addr.eq(index),
-            between_write.en.eq(self.open),
-            between_write.addr.eq(self.free_index),
+            between_write.en.eq(writing[0]),
+            between_write.addr.eq(written_index),
             between_write.data.eq(self.missing),
-            before.addr.eq(Mux(self.mark, self.mark_index, index)),
-            after.missing.eq(before.data.missing - self.newly),
-            after.head.eq(before.data.head | self.head),
-            after.tail.eq(before.data.tail | self.tail),
+            before.addr.eq(Mux(self.marking, self.mark_index, index)),
+            after.missing.eq(self.progress.missing - self.newly),
+            after.head.eq(self.progress.head | self.head),
+            after.tail.eq(self.progress.tail | self.tail),
             progress_write.en.eq(self.open | self.mark),
-            progress_write.addr.eq(Mux(self.mark, self.mark_index, self.free_index)),
-            progress_write.data.missing.eq(Mux(self.mark, after.missing, self.missing)),
-            progress_write.data.head.eq(self.mark & after.head),
-            progress_write.data.tail.eq(self.mark & after.tail),
+            progress_write.addr.eq(Mux(self.marking, self.mark_index, self.free_index)),
+            progress_write.data.missing.eq(Mux(self.marking, after.missing, self.missing)),
+            progress_write.data.head.eq(self.marking & after.head),
+            progress_write.data.tail.eq(self.marking & after.tail),
         ]
         with m.If(self.close):
             m.d.sync += self.complete.eq(0)
         with m.If(self.mark):
             m.d.sync += [
-                self.complete.eq((before.data.missing == self.newly) & after.head & after.tail),
+                self.complete.eq((self.progress.missing == self.newly) & after.head & after.tail),
                 self.complete_index.eq(self.mark_index),
             ]
 
-        self._find_expired(m, opened)
+        self._find_expired(m, opened, writing[0], written_index)
         return m
 
     def _keep_rows(self, m, writing, written_index):
@@ -322,7 +329,7 @@ class Trackers(wiring.Component):
         view = data.View(first_shape, word[: first_shape.size])
         m.d.comb += [self.place[name].eq(view[name]) for name in ("stag", "base", "mlen")]
 
-    def _identify(self, m, matches, writing, written_index):
+    def _identify(self, m, opened, matches, writing, written_index):
         """Which of those with the digest is the message: names and spans, in two words, too."""
         n = self._parameters.n_tracker
         span_shape = span_layout(self._parameters)
@@ -346,12 +353,14 @@ class Trackers(wiring.Component):
         ]
         strangers = Signal(n)
         candidates = Signal(n)
-        before = Signal(range(n))
+        lowest, before = Signal(range(n)), Signal(range(n))
         is_second = Signal()
         read_first, read_second = Signal(2), Signal(2)
         word = Signal(width)
         m.d.sync += [
             candidates.eq(matches & ~strangers),
+            self.seen.eq(self.found),
+            self.found_index.eq(lowest),
             before.eq(self.found_index),
             is_second.eq(~read.addr[0]),
             read_first.eq(Cat(read.en & ~read.addr[0], read_first[0])),
@@ -361,8 +370,8 @@ class Trackers(wiring.Component):
         m.d.comb += [
             self.match.eq(candidates),
             self.found.eq(candidates.any()),
-            self.found_index.eq(lowest_set(candidates)),
-            read.addr.eq(Cat(is_second & ~(self.begin | writing[1]), self.found_index)),
+            lowest.eq(lowest_set(candidates)),
+            read.addr.eq(Cat(is_second & ~(self.begin | writing[1]), lowest)),
             read.en.eq(~writing[0]),
             write.addr.eq(Cat(writing[1], written_index)),
             write.data.eq(Mux(writing[1], second_written.as_value(), first_written.as_value())),
@@ -388,22 +397,29 @@ class Trackers(wiring.Component):
 
         # ``own`` is right when the tracker has been the first for four cycles, with no ``begin``
         # that puts the words out of turn: then both have been read and compared. If another takes
-        # its place because it closes, that is seen in the second cycle after.
-        settled = Signal(3)
-        m.d.sync += settled.eq(Cat(1, settled[:2]))
-        with m.If(
-            ~self.found
-            | (self.found_index != before)
-            | self.renew
-            | self.begin
-            | (self.close & (self.close_index == self.found_index))
-        ):
+        # its place because it closes, that is seen in the third cycle after.
+        unsettled, was_seen = Signal(), Signal()
+        settled = Signal(2)
+        m.d.sync += [
+            unsettled.eq(
+                self.renew | self.begin | (self.close & (self.close_index == self.found_index))
+            ),
+            settled.eq(Cat(1, settled[0])),
+            was_seen.eq(self.seen),
+        ]
+        with m.If(~self.seen | ~was_seen | (self.found_index != before) | unsettled):
             m.d.sync += settled.eq(0)
-        m.d.comb += self.sure.eq(~self.found | (settled[2] & self.own))
-        with m.If(settled[2] & ~self.own):
+        m.d.comb += self.sure.eq(~self.seen | (settled[1] & self.own))
+        # Of ``before``: which is found has maybe changed a cycle ago, because of this.
+        with m.If(settled[1] & ~self.own & ~unsettled):
             m.d.sync += strangers.bit_select(before, 1).eq(1)
-        with m.If(self.open | self.renew):
+        # A name is a stranger's as long as it is there.
+        with m.If(self.renew):
             m.d.sync += strangers.eq(0)
+        with m.Else():
+            for i in range(n):
+                with m.If(~opened[i]):
+                    m.d.sync += strangers[i].eq(0)
 
     def _find_overlaps(self, m, opened, writing):
         """Tracker ``banks * step + bank`` is in row ``step`` of its bank."""
@@ -470,7 +486,7 @@ class Trackers(wiring.Component):
                     m.d.sync += conditions.eq(overlaps)
                 m.d.comb += self.overlap[tracker].eq(opened[tracker] & conditions.all())
 
-    def _find_expired(self, m, opened):
+    def _find_expired(self, m, opened, writing, written_index):
         n = self._parameters.n_tracker
         m.submodules.touched = touched = memory.Memory(shape=16, depth=n, init=[])
         touched_read = touched.read_port()
@@ -496,11 +512,11 @@ class Trackers(wiring.Component):
             touched_write.addr.eq(Mux(self.open, self.free_index, self.touch_index)),
             touched_write.data.eq(self.tick),
             touched_write.en.eq(self.open | self.touch),
-            owners_write.addr.eq(self.free_index),
+            owners_write.addr.eq(written_index),
             owners_write.data.timeout.eq(self.timeout),
             owners_write.data.qpn.eq(self.opened.name.qpn),
             owners_write.data.region.eq(self.opened.stag[8:]),
-            owners_write.en.eq(self.open),
+            owners_write.en.eq(writing),
             self.expired_index.eq(scan),
         ]
         m.d.sync += [
@@ -515,13 +531,18 @@ class Trackers(wiring.Component):
         # The first of the looks may have begun before ``ending`` was there.
         looks = Signal(range(n + 2))
         m.d.comb += self.ended.eq(self.ending.active & (looks == 0))
+        looked = Signal()
+        m.d.sync += looked.eq(0)
         with m.If(~self.ending.active):
             m.d.sync += looks.eq(n + 1)
+        with m.Elif(looked & ~self.ended):
+            m.d.sync += looks.eq(looks - 1)
 
         # What has been read of the tracker before an open, touch or close may be of the past then.
         changes = Signal()
         m.d.comb += changes.eq(
             (self.open & (self.free_index == scan))
+            | (writing & (written_index == scan))
             | (self.touch & (self.touch_index == scan))
             | (self.close & (self.close_index == scan))
         )
@@ -543,9 +564,7 @@ class Trackers(wiring.Component):
                         m.d.sync += self.expired.eq(1)
                         m.next = "EXPIRED"
                     with m.Else():
-                        m.d.sync += scan.eq(scan + 1)
-                        with m.If(self.ending.active & ~self.ended):
-                            m.d.sync += looks.eq(looks - 1)
+                        m.d.sync += [scan.eq(scan + 1), looked.eq(1)]
             with m.State("EXPIRED"):
                 with m.If(changes):
                     m.d.sync += self.expired.eq(0)
