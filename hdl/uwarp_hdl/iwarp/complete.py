@@ -46,11 +46,26 @@ _LARGEST_LOG2 = 16
 
 
 class _Ring(data.Struct):
-    """The ring of a CQ, of ``in_ring`` + 1 slots. ``address`` in units of 64 octets."""
+    """The ring of a CQ, of ``in_ring`` + 1 slots. ``address`` in units of 64 octets.
+
+    Of the slots' binary logarithm bit ``n`` of ``over_odd`` says that it is more than 2 n + 1:
+    half a mask, and all of it needs no more than one gate in front of what it masks. With the
+    whole mask a ring would take a third block RAM.
+    """
 
     valid: 1
-    in_ring: _LARGEST_LOG2
+    odd_log2: 1
+    over_odd: _LARGEST_LOG2 // 2
     address: 58
+
+    @property
+    def in_ring(self):
+        bits = []
+        is_over = Const(1, 1)
+        for is_over_next in self.over_odd:
+            bits += [is_over_next | is_over & self.odd_log2, is_over_next]
+            is_over = is_over_next
+        return Cat(bits)
 
 
 class _Moderation(data.Struct):
@@ -391,7 +406,8 @@ class CompletionUnit(wiring.Component):
         m.d.comb += [
             asked.as_value().eq(doorbell.index),
             put_ring.data.valid.eq(row.valid & (row.log2 <= _LARGEST_LOG2) & ~self.busy),
-            put_ring.data.in_ring.eq(Cat(row.log2 > bit for bit in range(_LARGEST_LOG2))),
+            put_ring.data.odd_log2.eq(row.log2[0]),
+            put_ring.data.over_odd.eq(Cat(row.log2 > odd for odd in range(1, _LARGEST_LOG2, 2))),
             put_ring.data.address.eq(row.addr[6:]),
             put_ring.en.eq(self.busy | (begins & doorbell.reset)),
             put_moderation.data.eq(moderation_next),

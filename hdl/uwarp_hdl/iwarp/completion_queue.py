@@ -16,7 +16,13 @@ from ..interfaces import WriteClientSignature
 from ..layouts import Completion
 from ..stream.queue import Queue
 from .burst import WriteBursts
-from .receive_layouts import TICKET_WIDTH, PendingCompletion, fault_layout, map_run_layout
+from .receive_layouts import (
+    TICKET_WIDTH,
+    PendingCompletion,
+    fault_layout,
+    map_run_layout,
+    map_words_width,
+)
 from .snapshot import EdgeBytes, MapWord
 
 __all__ = ["CompletionQueue", "MapWriter", "Order", "Release"]
@@ -89,7 +95,9 @@ class MapWriter(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.bursts = bursts = WriteBursts(self._parameters, 32)
+        words_width = map_words_width(self._parameters)
+        # Counted from its first block on, a run ends less than a block behind its number of words.
+        m.submodules.bursts = bursts = WriteBursts(self._parameters, 32, words_width)
         wiring.connect(m, wiring.flipped(self.write.bursts), bursts.bursts)
         m.d.comb += [
             bursts.done.eq(self.write.done),
@@ -108,12 +116,12 @@ class MapWriter(wiring.Component):
             self.orders.valid & ~self.orders.ready & reached(self.retired, order.ticket)
         )
         position = Signal(range(BURST_WORDS))
-        left = Signal(24)
+        left = Signal(words_width)
         final = Signal()
         has_map = Signal()
         # Of a run that has been offered for a cycle or more.
         seen = Signal()
-        end = Signal(25)
+        end = Signal(words_width)
         empty = Signal()
         # Looked up when the payload is in memory, and then kept.
         failed = self.failed.bit_select(run.qpn, 1)

@@ -27,6 +27,7 @@ __all__ = [
     "fault_layout",
     "granule_width",
     "map_run_layout",
+    "map_words_width",
     "message_digest",
     "message_name",
     "message_name_layout",
@@ -53,6 +54,11 @@ DIGEST_WIDTH = 16
 
 def granule_width(parameters: Parameters) -> int:
     return exact_log2(parameters.map_bits)
+
+
+def map_words_width(parameters: Parameters) -> int:
+    """For a number of words of 64 granules, up to all of the map, or a block of words more."""
+    return granule_width(parameters) - 5
 
 
 def offset_width(parameters: Parameters) -> int:
@@ -236,7 +242,13 @@ def fault_layout(parameters: Parameters) -> data.StructLayout:
 
 def map_run_layout(parameters: Parameters) -> data.StructLayout:
     """``words`` words of host map, for a message of QP ``qpn``, from address 8 * ``word`` on."""
-    return data.StructLayout({"word": 61, "words": 24, "qpn": exact_log2(parameters.n_qp)})
+    return data.StructLayout(
+        {
+            "word": 61,
+            "words": map_words_width(parameters),
+            "qpn": exact_log2(parameters.n_qp),
+        }
+    )
 
 
 def snapshot_layout(parameters: Parameters) -> data.StructLayout:

@@ -95,8 +95,11 @@ class MapSnapshot(wiring.Component):
         message = Signal(snapshot_layout(self._parameters))
         head_byte = message.first[3:]
         tail_byte = message.last[3:]
-        granule = Signal(width)  # next one to clear
-        word_number = Signal(width - 6)  # of the word that comes next
+        # Of the word that comes next, and, up to a chunk's first word, of the next granule to
+        # clear: a word's first one but in the first chunk.
+        word_number = Signal(width - 6)
+        place = Signal(6)
+        granule = Cat(place, word_number)
         edges = Signal(EdgeBytes)
         # Right from the cycle after the message was taken.
         inner_last = Signal(width)
@@ -108,10 +111,11 @@ class MapSnapshot(wiring.Component):
         tail_mask = Signal(8)
         m.d.sync += [
             inner_last.eq(message.last - 1),
-            has_inner.eq((message.last - message.first)[:width] > 1),
+            # In this cycle ``granule`` is the one after the first.
+            has_inner.eq((message.last != message.first) & (message.last != granule)),
             first_word.eq((head_byte + 1)[3:]),
             end_word.eq((tail_byte + 7)[3:]),
-            has_words.eq(tail_byte > head_byte + 1),
+            has_words.eq((tail_byte != head_byte) & (tail_byte != head_byte + 1)),
             head_mask.eq(0xFE << message.first[3:6]),
             tail_mask.eq(~(0xFF << message.last[3:6])),
         ]
@@ -121,20 +125,14 @@ class MapSnapshot(wiring.Component):
         m.d.sync += [
             run.word.eq(message.map_addr[3:] + first_word),
             run.words.eq(Mux(has_words, end_word - first_word, 0)),
-            run.qpn.eq(message.qpn),
         ]
-        m.d.comb += runs.i.valid.eq(run_due[2])
+        m.d.comb += [run.qpn.eq(message.qpn), runs.i.valid.eq(run_due[2])]
         m.d.sync += run_due.eq(Cat(C(0, 1), run_due[0], run_due[1] | (run_due[2] & ~runs.i.ready)))
 
-        chunk_last = Signal(width)
+        is_final = Signal()  # the chunk of ``granule``
+        chunk_last = Cat(inner_last[:8] | (~is_final).replicate(8), granule[8:])
         m.d.sync += [
-            chunk_last.eq(
-                Mux(
-                    granule[8:] == inner_last[8:],
-                    inner_last,
-                    Cat(C(64 * CHUNK_WORDS - 1, 8), granule[8:]),
-                )
-            ),
+            is_final.eq(granule[8:] == inner_last[8:]),
             self.clears.payload.first.eq(message.map_base + granule),
             self.clears.payload.last.eq(message.map_base + chunk_last),
         ]
@@ -143,11 +141,9 @@ class MapSnapshot(wiring.Component):
         at_head = Signal()
         at_tail = Signal()
         tail_word = message.last[6:]
-        before_tail = Signal(width - 6)
-        m.d.sync += [
-            before_tail.eq(tail_word - 1),
-            at_tail.eq(word_number == Mux(self.word_valid, before_tail, tail_word)),
-        ]
+        number_next = Signal(width - 6)
+        m.d.comb += number_next.eq(word_number + self.word_valid)
+        m.d.sync += at_tail.eq(number_next == tail_word)
         m.d.comb += [
             queue.i.payload.data.eq(self.word),
             queue.i.payload.strobe.eq(
@@ -156,7 +152,7 @@ class MapSnapshot(wiring.Component):
             queue.i.valid.eq(self.word_valid & queue.i.payload.strobe.any()),
         ]
         with m.If(self.word_valid):
-            m.d.sync += [word_number.eq(word_number + 1), at_head.eq(0)]
+            m.d.sync += [word_number.eq(number_next), at_head.eq(0)]
             with m.If(at_head):
                 m.d.sync += edges.head.eq(self.word.word_select(message.first[3:6], 8))
             with m.If(at_tail):
@@ -177,7 +173,6 @@ class MapSnapshot(wiring.Component):
                     m.d.sync += [
                         message.eq(self.commands.payload),
                         granule.eq(self.commands.payload.first + 1),
-                        word_number.eq((self.commands.payload.first + 1)[6:]),
                         at_head.eq(~self.commands.payload.first[:6].all()),
                         edges.eq(0),
                         run_due[0].eq(1),
@@ -201,9 +196,9 @@ class MapSnapshot(wiring.Component):
                     m.next = "WORDS"
             with m.State("WORDS"):
                 with m.If(self.word_valid & self.word_last):
-                    m.d.sync += granule.eq(chunk_last + 1)
+                    m.d.sync += place.eq(0)
                     m.next = "CHUNK"
-                    with m.If(chunk_last == inner_last):
+                    with m.If(is_final):
                         m.next = "EDGES"
             with m.State("EDGES"):
                 m.d.comb += edges_queue.i.valid.eq(1)

@@ -70,7 +70,9 @@ class SumCoverage(wiring.Component):
 
     Attributes
     ----------
-    word : In(FrameWord)
+    following, word : In(FrameWord)
+        Word of the next cycle, and of this one: what its numbers say of it is decided a cycle
+        before.
     remainder : In(16)
         UDP octets left at the start of ``word``.
     ip_lanes, udp_lanes : Out(17).array(4)
@@ -80,6 +82,7 @@ class SumCoverage(wiring.Component):
         As for CrcCheck.
     """
 
+    following: In(FrameWord)
     word: In(FrameWord)
     remainder: In(16)
     ip_lanes: Out(17).array(4)
@@ -97,26 +100,39 @@ class SumCoverage(wiring.Component):
         word = self.word
         lanes = word.lanes
 
-        near = word.index[3:] == 0
+        following = self.following
+        near = following.index[3:] == 0
 
         def at(*indices):
-            return near & Cat(word.index[:3] == index for index in indices).any()
+            return near & Cat(following.index[:3] == index for index in indices).any()
 
-        in_header = (word.index >= 2) & (word.step == 0)
-        ends_header = word.step == 1
-        in_ip = [
-            in_header | ends_header,
-            in_header | at(1) & word.early,
-            in_header | at(1) & word.early,
-            in_header | at(1),
-        ]
-        late_ipv4 = ~word.ipv6 & ~word.early
-        early_ipv4 = ~word.ipv6 & word.early
-        in_address = [
-            word.ipv6 & at(3, 4, 5, 6) | early_ipv4 & at(3) | late_ipv4 & at(4),
-            word.ipv6 & at(2, 3, 4, 5) | ~word.ipv6 & at(3),
-            word.ipv6 & at(2, 3, 4, 5) | ~word.ipv6 & at(3),
-            word.ipv6 & at(2, 3, 4, 5) | early_ipv4 & at(2) | late_ipv4 & at(3),
+        in_header = (following.index >= 2) & (following.step == 0)
+        starts_udp = following.step == 1
+        late_ipv4 = ~following.ipv6 & ~following.early
+        early_ipv4 = ~following.ipv6 & following.early
+        in_ip = Signal(4)
+        in_address = Signal(4)
+        ends_header = Signal()
+        leads_segment = Signal()
+        m.d.sync += [
+            ends_header.eq(starts_udp),
+            leads_segment.eq(following.step == SEGMENT_STEP),
+            in_ip.eq(
+                Cat(
+                    in_header | starts_udp,
+                    in_header | at(1) & following.early,
+                    in_header | at(1) & following.early,
+                    in_header | at(1),
+                )
+            ),
+            in_address.eq(
+                Cat(
+                    following.ipv6 & at(3, 4, 5, 6) | early_ipv4 & at(3) | late_ipv4 & at(4),
+                    following.ipv6 & at(2, 3, 4, 5) | ~following.ipv6 & at(3),
+                    following.ipv6 & at(2, 3, 4, 5) | ~following.ipv6 & at(3),
+                    following.ipv6 & at(2, 3, 4, 5) | early_ipv4 & at(2) | late_ipv4 & at(3),
+                )
+            ),
         ]
         # Octets that do not count are set to 0 last: that is the registers' reset, and takes no
         # LUTs.
@@ -147,7 +163,7 @@ class SumCoverage(wiring.Component):
 
         for octet in range(8):
             place = self.crc_data.word_select(octet, 8)
-            leads = (word.step == SEGMENT_STEP) if octet < SEGMENT_LEAD else 0
+            leads = leads_segment if octet < SEGMENT_LEAD else 0
             m.d.sync += place.eq(word.data.word_select(octet, 8))
             with m.If(~covered[octet] | leads):
                 m.d.sync += place.eq(0)

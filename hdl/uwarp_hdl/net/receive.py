@@ -152,7 +152,7 @@ class FrameReceiver(wiring.Component):
             remainder.udp_length.eq(checked.fields.udp_length),
         ]
         m.submodules.verdict = verdict = Verdict()
-        self._connect_sums(m, words[1], remainder.octets, checked.fields.udp_length, verdict)
+        self._connect_sums(m, words, remainder.octets, checked.fields.udp_length, verdict)
         m.d.comb += [
             verdict.following.eq(words[0]),
             verdict.word.eq(words[1]),
@@ -235,7 +235,7 @@ class FrameReceiver(wiring.Component):
                 m.d.sync += self.events.bit_select(verdict.outcome, 1).eq(1)
         return m
 
-    def _connect_sums(self, m, word, remainder, udp_length, verdict):
+    def _connect_sums(self, m, words, remainder, udp_length, verdict):
         m.submodules.coverage = coverage = SumCoverage()
         m.submodules.ip_sum = ip_sum = OnesComplementCheck()
         m.submodules.udp_sum = udp_sum = OnesComplementCheck(PSEUDO_HEADER_START)
@@ -243,7 +243,8 @@ class FrameReceiver(wiring.Component):
         for unit, lanes in ((ip_sum, coverage.ip_lanes), (udp_sum, coverage.udp_lanes)):
             m.d.comb += [a.eq(b) for a, b in zip(unit.lanes, lanes, strict=True)]
         m.d.comb += [
-            coverage.word.eq(word),
+            coverage.following.eq(words[0]),
+            coverage.word.eq(words[1]),
             coverage.remainder.eq(remainder),
             ip_sum.add.eq(coverage.ip_add),
             ip_sum.restart.eq(coverage.ip_restart),
