@@ -61,6 +61,9 @@ _COPIED = ("silent", "immediate_valid", "solicited", "ipv6", "vlan_valid")
 #: Of a message, for its completion.
 _RECALLED = ("qpn", "cq", "index", "opcode", "signaled", "length", "remote_to", "stag")
 
+#: What nobody looks at in a response: whatever the last message had.
+_NOT_OF_RESPONSES = ("cq", "index", "signaled", "room")
+
 #: Rows that a segment's quads have to themselves.
 QUAD_ROWS = 8
 _QUADS = 6  # rows of them in use
@@ -338,7 +341,11 @@ class Segmenter(wiring.Component):
             self.responses.ready.eq(~appending & ~self.pieces.valid & ~finds),
             store_write.addr.eq(Mux(appending, arrival.slot, response.slot)),
             *(
-                store_write.data[name].eq(Mux(appending, arrival[name], response[name]))
+                store_write.data[name].eq(
+                    arrival[name]
+                    if name in _NOT_OF_RESPONSES
+                    else Mux(appending, arrival[name], response[name])
+                )
                 for name in layout.members
             ),
             store_write.en.eq(appending | (self.responses.valid & self.responses.ready)),
