@@ -285,7 +285,7 @@ class WqeFetch(wiring.Component):
         operation_wrong = Signal()
         length_wrong = Signal()
         status = Signal(STATUS_WIDTH)
-        mtu = Signal(LENGTH_WIDTH)
+        most, mtu = Signal(LENGTH_WIDTH), Signal(LENGTH_WIDTH)
 
         told = self.event_requests
         m.d.comb += [told.p.type.eq(EventType.DMA_READ), told.p.number.eq(context.qpn)]
@@ -293,7 +293,10 @@ class WqeFetch(wiring.Component):
             m.d.sync += told.valid.eq(0)
         with m.FSM():
             with m.State("COLLECT"):
-                m.d.sync += mtu.eq(context.mtu - Mux(ipv6, IPV6_OVERHEAD, 0))
+                m.d.sync += [
+                    most.eq(clamped_mtu(self._parameters, context.path_mtu)),
+                    mtu.eq(most - Mux(ipv6, IPV6_OVERHEAD, 0)),
+                ]
                 with m.If(taken):
                     m.d.sync += [failed.eq(unreadable), count.eq(count + 1)]
                     with m.Switch(count):
@@ -416,8 +419,10 @@ class WqeFetch(wiring.Component):
         members = fetch_layout(self._parameters).members
         layouts = (
             data.StructLayout(
-                {name: members[name] for name in ("qpn", "slot", "index", "cq", "pd", "wide")}
-                | {"mtu": LENGTH_WIDTH}
+                {
+                    name: members[name]
+                    for name in ("qpn", "slot", "index", "cq", "pd", "wide", "path_mtu")
+                }
             ),
             data.StructLayout({"epoch": members["epoch"], "entry": len(entry)}),
         )
@@ -440,9 +445,8 @@ class WqeFetch(wiring.Component):
                 row[name].eq(fetch[name])
                 for row in (first, second)
                 for name in row.shape().members
-                if name not in ("mtu", "entry")
+                if name != "entry"
             ),
-            first.mtu.eq(clamped_mtu(self._parameters, fetch.path_mtu)),
             second.entry.eq(entry),
             room.eq(level != OUTSTANDING),
             writer.addr.eq(Cat(self.fetches.ready, into)),
