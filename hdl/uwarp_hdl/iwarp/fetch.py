@@ -220,7 +220,7 @@ class WqeFetch(wiring.Component):
                 burst.p.beats.eq(Mux(fetch.wide, WIDE_WORDS - 1, WQE_WORDS - 1)),
             ]
         m.d.comb += asks.eq(self.fetches.valid & ~self.fetches.ready & burst_free & room)
-        context, context_valid = self._keep_contexts(m, fetch, entry, asks, room, done)
+        context, context_loads = self._keep_contexts(m, fetch, entry, asks, room, done)
         m.d.comb += [
             words.i.p.eq(self.read.beats.p),
             words.i.valid.eq(self.read.beats.valid),
@@ -233,14 +233,20 @@ class WqeFetch(wiring.Component):
         failed = Signal()
         unreadable = Signal()
         spoiled = Signal()  # ``unreadable`` in the cycle before
+        collects = Signal()  # words, and their context is there
         taken = Signal()
         last = Signal()
         inline_address = Signal(64)
         m.d.comb += [
-            taken.eq(words.o.valid & words.o.ready),
+            words.o.ready.eq(collects),
+            taken.eq(words.o.valid & collects),
             last.eq(count == Mux(context.wide, WIDE_WORDS - 1, WQE_WORDS - 1)),
             unreadable.eq(failed | words.o.p.error),
         ]
+        with m.If(context_loads):
+            m.d.sync += collects.eq(1)
+        with m.Elif(taken & last):
+            m.d.sync += collects.eq(0)
         m.d.sync += [
             spoiled.eq(unreadable),
             inline_address.eq((context.entry | 1) << 6),
@@ -279,7 +285,7 @@ class WqeFetch(wiring.Component):
         operation_wrong = Signal()
         length_wrong = Signal()
         status = Signal(STATUS_WIDTH)
-        mtu = Signal(LENGTH_WIDTH)
+        most, mtu = Signal(LENGTH_WIDTH), Signal(LENGTH_WIDTH)
 
         told = self.event_requests
         m.d.comb += [told.p.type.eq(EventType.DMA_READ), told.p.number.eq(context.qpn)]
@@ -287,8 +293,10 @@ class WqeFetch(wiring.Component):
             m.d.sync += told.valid.eq(0)
         with m.FSM():
             with m.State("COLLECT"):
-                m.d.comb += words.o.ready.eq(context_valid)
-                m.d.sync += mtu.eq(context.mtu - Mux(ipv6, IPV6_OVERHEAD, 0))
+                m.d.sync += [
+                    most.eq(clamped_mtu(self._parameters, context.path_mtu)),
+                    mtu.eq(most - Mux(ipv6, IPV6_OVERHEAD, 0)),
+                ]
                 with m.If(taken):
                     m.d.sync += [failed.eq(unreadable), count.eq(count + 1)]
                     with m.Switch(count):
@@ -404,14 +412,17 @@ class WqeFetch(wiring.Component):
         return m
 
     def _keep_contexts(self, m, fetch, entry, asks, room, done):
-        """What goes with a fetch's words, in two rows of block RAM. The first row of the next
-        context waits at the memory's output, so that it takes the place of the one that is done at
-        once; the second follows a cycle later, and with it ``entry`` and ``epoch``."""
+        """What goes with a fetch's words, in two rows of block RAM; and a strobe: it comes with the
+        next cycle, for the words that are collected next. The first row of the next context waits
+        at the memory's output, so that it takes the place of the one that is done at once; the
+        second follows a cycle later, and with it ``entry`` and ``epoch``."""
         members = fetch_layout(self._parameters).members
         layouts = (
             data.StructLayout(
-                {name: members[name] for name in ("qpn", "slot", "index", "cq", "pd", "wide")}
-                | {"mtu": LENGTH_WIDTH}
+                {
+                    name: members[name]
+                    for name in ("qpn", "slot", "index", "cq", "pd", "wide", "path_mtu")
+                }
             ),
             data.StructLayout({"epoch": members["epoch"], "entry": len(entry)}),
         )
@@ -434,9 +445,8 @@ class WqeFetch(wiring.Component):
                 row[name].eq(fetch[name])
                 for row in (first, second)
                 for name in row.shape().members
-                if name not in ("mtu", "entry")
+                if name != "entry"
             ),
-            first.mtu.eq(clamped_mtu(self._parameters, fetch.path_mtu)),
             second.entry.eq(entry),
             room.eq(level != OUTSTANDING),
             writer.addr.eq(Cat(self.fetches.ready, into)),
@@ -473,7 +483,7 @@ class WqeFetch(wiring.Component):
             m.d.sync += valid.eq(0)
         with m.If(follows):
             m.d.sync += halves[1].eq(reader.data)
-        return context, valid
+        return context, loads
 
     @staticmethod
     def _entry(fetch):

@@ -186,6 +186,8 @@ class FrameBuilder(wiring.Component):
         room, space = Signal(), Signal()  # for the longest header; for a word and the next
         cursor = Signal(len(self.write_address))
         under_way = Signal(range(FRAMES + 1))
+        full = Signal()  # one start at a time: the next one is 2 cycles after it
+        marked = Signal()  # the segment's message; known by the time of its payload
         sweep = Signal(range(n_slots))
 
         start = Signal()
@@ -210,6 +212,8 @@ class FrameBuilder(wiring.Component):
         ]
         m.d.sync += [
             under_way.eq(under_way + start - self.finished),
+            full.eq(under_way == FRAMES),
+            marked.eq(mark_read.data),
         ]
         with m.If(begun[0]):
             m.d.sync += [
@@ -230,7 +234,7 @@ class FrameBuilder(wiring.Component):
                     m.next = "IDLE"
 
             with m.State("IDLE"):
-                m.d.comb += self.segments.ready.eq((under_way != FRAMES) & room & destination.ready)
+                m.d.comb += self.segments.ready.eq(~full & room & destination.ready)
                 m.d.sync += [segment.eq(self.segments.p), cursor.eq(head), refused.eq(0)]
                 self._measure_header(m, self.segments.p, last_step, shares)
                 with m.If(self.segments.valid & self.segments.ready):
@@ -291,7 +295,7 @@ class FrameBuilder(wiring.Component):
                     with m.If(self.payload.p.last):
                         m.d.comb += [
                             end.eq(1),
-                            bad.eq(mark_read.data | self.payload.p.error),
+                            bad.eq(marked | self.payload.p.error),
                         ]
                         m.next = "IDLE"
 
@@ -312,7 +316,7 @@ class FrameBuilder(wiring.Component):
 
         has_room, will_have_room = (is_free(place, _HEADER_ROOM) for place in (head, head_next))
         m.d.sync += [
-            head_next.eq(head + ((segment.octets + 7) >> 3)),
+            head_next.eq((Cat(1, head) + Cat(segment.octets[:3].any(), segment.octets[3:]))[1:]),
             room.eq(has_room),
             space.eq(is_free(cursor, 4)),
         ]

@@ -2,17 +2,18 @@
 
 ::
 
-    word --+--> CRC share --> state --> back 4 --> back 2 --> back 1 --> CRC --+
-           |                                                                   v
-           +--> lanes --> word's sum --> frame's sum --> fold --> fold ------> + --> fold --> fold
+    word --+--> CRC share --> state, back 2, 2, 2 --> back 1 --> CRC ------+
+           |                                                               v
+           +--> lanes --> word's sum --> frame's --> fold --> fold, turn --> + --> fold --> fold
 
 One word a cycle, no gap needed between frames, latency 9 cycles after the last word. The CRC is
 taken over whole words: the two or six octets before the DDP segment and those after its end count
-as zero, and the state begins before the former and is taken back over the latter. The checksum
-covers the CRC, which is added last.
+as zero, and the state begins before the former and is taken back over the latter, while the words
+of the next frame's headers go by. The checksum covers the CRC, which is added last; if that begins
+at an odd octet, the octets of the sum change places for it (RFC 1071, section 2).
 """
 
-from amaranth.hdl import Cat, Const, Module, Mux, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -114,11 +115,11 @@ class FrameCheck(wiring.Component):
         # 8.1); lanes are little-endian (RFC 1071).
         share = Signal(32)
         crc_covers, crc_begins, crc_late = Signal(), Signal(), Signal()
-        sum_covers, sum_begins = Signal(), Signal()
+        sum_covers, sum_clears = Signal(), Signal()
         pseudo = Signal(16)
         lane_sums = [Signal(17, name=f"lane_sum_{index}") for index in range(2)]
         foreign = (sum_first & late).replicate(16)
-        m.d.comb += pseudo.eq(self.udp_length + PROTOCOL_UDP)
+        m.d.sync += pseudo.eq(self.udp_length + PROTOCOL_UDP)
         first_lane = Mux(sum_first, Cat(pseudo[8:], pseudo[:8]), self.word[:16])
         m.d.sync += [
             share.eq(crc32c.data_share(Cat(self.low, self.word[32:]))),
@@ -126,38 +127,45 @@ class FrameCheck(wiring.Component):
             crc_begins.eq(crc_first),
             crc_late.eq(late),
             sum_covers.eq(self.valid & (sum_first | sum_after)),
-            sum_begins.eq(sum_first),
+            sum_clears.eq(self.step == 0),
             lane_sums[0].eq(first_lane + (self.word[16:32] & ~foreign)),
             lane_sums[1].eq((self.word[32:48] & ~foreign) + self.word[48:]),
         ]
 
-        # Stages 2 and 3: state; sum of the word, then of the frame.
+        # Stages 2 and 3: state; sum of the word, then of the frame, fewer than 2^13 times 2^16. In
+        # stages 3 to 5 the state goes back over pairs of the octets after the payload, which number
+        # -place modulo 8.
         state = Signal(32)
         word_sum = Signal(18)
-        word_sum_covers, word_sum_begins = Signal(), Signal()
-        frame_sum = Signal(32)
+        word_sum_covers, word_sum_clears = Signal(), Signal()
+        frame_sum = Signal(29)
+
+        def excess(stage):
+            return (-place(stage))[:3]
+
+        goes_back = Cat(
+            valids[2 + pair] & ends[2 + pair].frame & (excess(2 + pair)[1:] > pair)
+            for pair in range(3)
+        ).any()
         with m.If(crc_covers):
             begun = Mux(crc_late, *(crc32c.advance(_INITIAL[octets], 8) for octets in (6, 2)))
             advanced = Mux(crc_begins, begun, crc32c.advance(state, 8))
             m.d.sync += state.eq(advanced ^ share)
+        with m.Elif(goes_back):
+            m.d.sync += state.eq(crc32c.unstep(state, 2))
         m.d.sync += [
             word_sum.eq(lane_sums[0] + lane_sums[1]),
             word_sum_covers.eq(sum_covers),
-            word_sum_begins.eq(sum_begins),
+            word_sum_clears.eq(sum_clears),
         ]
-        with m.If(word_sum_covers):
-            m.d.sync += frame_sum.eq(Mux(word_sum_begins, 0, frame_sum) + word_sum)
+        with m.If(word_sum_clears):
+            m.d.sync += frame_sum.eq(0)
+        with m.Elif(word_sum_covers):
+            m.d.sync += frame_sum.eq(frame_sum + word_sum)
 
-        # Stages 3 to 5: back over the octets after the payload, which number -place modulo 8.
-        steps = [state]
-        for index, octets in enumerate((4, 2, 1)):
-            back = Signal(32, name=f"back_{octets}")
-            excess = (-place(2 + index))[:3]
-            taken_back = crc32c.unstep(steps[-1], octets)
-            m.d.sync += back.eq(Mux(excess[octets.bit_length() - 1], taken_back, steps[-1]))
-            steps.append(back)
+        # Stage 6: back over the last octet.
         crc = Signal(32)
-        m.d.comb += crc.eq(~steps[-1])
+        m.d.sync += crc.eq(~Mux(excess(5)[0], crc32c.unstep(state, 1), state))
 
         # Stages 4 and 5: fold the sum to 16 bits.
         folded, sum16 = Signal(17), Signal(16)
@@ -166,26 +174,25 @@ class FrameCheck(wiring.Component):
             sum16.eq(folded[:16] + folded[16]),
         ]
 
-        # Stages 6 to 9: the CRC's share of the sum depends on whether it begins at an even octet.
-        odd = place(5)[0]
-        crc_sum, total, once, twice = Signal(18), Signal(19), Signal(17), Signal(16)
-        sum_6 = Signal(16)
+        # Stages 6 to 9: the CRC's share of the sum.
+        sum_6, total, once, twice = Signal(16), Signal(18), Signal(17), Signal(16)
         crcs = [crc]
-        for stage in range(6, 10):
+        for stage in range(7, 10):
             crcs.append(Signal(32, name=f"crc_{stage}"))
             m.d.sync += crcs[-1].eq(crcs[-2])
-        even_sum = crc[:16] + crc[16:]
-        odd_sum = Cat(Const(0, 8), crc[:8]) + crc[8:24] + crc[24:]
+
+        def turned(stage, value):
+            return Mux(place(stage)[0], Cat(value[8:], value[:8]), value)
+
         m.d.sync += [
-            crc_sum.eq(Mux(odd, odd_sum, even_sum)),
-            sum_6.eq(sum16),
-            total.eq(crc_sum + sum_6),
+            sum_6.eq(turned(5, sum16)),
+            total.eq(crc[:16] + crc[16:] + sum_6),
             once.eq(total[:16] + total[16:]),
             twice.eq(once[:16] + once[16]),
         ]
         m.d.comb += [
             self.o.eq(ends[9]),
-            self.o.checksum.eq(Mux(twice == 0xFFFF, 0xFFFF, ~twice)),
+            self.o.checksum.eq(Mux(twice == 0xFFFF, 0xFFFF, ~turned(9, twice))),
             self.o.crc.eq(crcs[-1]),
             self.o_valid.eq(valids[9]),
         ]

@@ -186,7 +186,6 @@ class PayloadReader(wiring.Component):
         piece = Signal(_Alignment)
         qpn = Signal(self._qpn_width)
         active = Signal()
-        priming = Signal()
         # Octets of the frame's word before this one are in ``kept``.
         boundary = Signal(3)
         kept = Signal(64)
@@ -201,15 +200,13 @@ class PayloadReader(wiring.Component):
         # More than none, and one, of ``piece.words``.
         needs_word = Signal()
         last_word = Signal()
-        ending = Signal()
-        completes = Signal()
+        ending = Signal()  # the piece, with the next step
+        completes = Signal()  # that, a word of the frame
+        closes = Signal()  # ... the piece's last step does
         step = Signal()
         out_free = ~self.o.valid | self.o.ready
         m.d.comb += [
             rotated.eq(turned),
-            # A final piece that spills ends with a word of what is kept.
-            ending.eq(Mux(piece.spill & piece.final, ~needs_word, last_word)),
-            completes.eq(~priming & (~ending | piece.spill | piece.final | (piece.tail == 0))),
             step.eq(active & (out_free | ~completes) & ~told.valid & (words.o.valid | ~needs_word)),
             words.o.ready.eq(step & needs_word),
             alignments.o.ready.eq(~active | (step & ending)),
@@ -238,19 +235,24 @@ class PayloadReader(wiring.Component):
             error_now = error | (needs_word & words.o.p.error)
             ends_all = ending & piece.final
             m.d.sync += [
-                priming.eq(0),
                 boundary.eq(piece.rotate),
-                kept.eq(Mux(completes, rotated, blend)),
                 error.eq(error_now & ~ends_all),
             ]
+            for octet in range(8):
+                with m.If(completes | (octet >= boundary)):
+                    lane = slice(8 * octet, 8 * octet + 8)
+                    m.d.sync += kept[lane].eq(rotated[lane])
             with m.If(ends_all):
                 # The next segment's first word begins with zeros.
                 m.d.sync += kept.eq(0)
             with m.If(needs_word):
+                ends_next = Mux(piece.spill & piece.final, last_word, piece.words == 2)
                 m.d.sync += [
                     piece.words.eq(piece.words - 1),
                     needs_word.eq(~last_word),
                     last_word.eq(piece.words == 2),
+                    ending.eq(ends_next),
+                    completes.eq(~ends_next | closes),
                 ]
             with m.If(completes):
                 m.d.sync += [
@@ -259,13 +261,20 @@ class PayloadReader(wiring.Component):
                     self.o.p.last.eq(ends_all),
                     self.o.p.error.eq(ends_all & error_now),
                 ]
+        # A final piece that spills ends with a word of what is kept.
+        coming = alignments.o.p
+        one_word = coming.words == 1
+        ends_first = one_word & ~(coming.spill & coming.final)
+        closes_coming = coming.spill | coming.final | (coming.tail == 0)
         with m.If(alignments.o.ready):
             m.d.sync += [
                 active.eq(alignments.o.valid),
-                piece.eq(alignments.o.p),
+                piece.eq(coming),
                 qpn.eq(owners.o.p),
                 needs_word.eq(1),
-                last_word.eq(alignments.o.p.words == 1),
-                priming.eq(alignments.o.p.prime),
-                boundary.eq(alignments.o.p.place),
+                last_word.eq(one_word),
+                ending.eq(ends_first),
+                closes.eq(closes_coming),
+                completes.eq(~coming.prime & (~ends_first | closes_coming)),
+                boundary.eq(coming.place),
             ]

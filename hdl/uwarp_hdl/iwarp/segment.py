@@ -61,6 +61,9 @@ _COPIED = ("silent", "immediate_valid", "solicited", "ipv6", "vlan_valid")
 #: Of a message, for its completion.
 _RECALLED = ("qpn", "cq", "index", "opcode", "signaled", "length", "remote_to", "stag")
 
+#: What nobody looks at in a response: whatever the last message had.
+_NOT_OF_RESPONSES = ("cq", "index", "signaled", "room")
+
 #: Rows that a segment's quads have to themselves.
 QUAD_ROWS = 8
 _QUADS = 6  # rows of them in use
@@ -322,21 +325,27 @@ class Segmenter(wiring.Component):
         mtu = Signal(LENGTH_WIDTH)
         room = Signal(LENGTH_WIDTH)
         headers = Signal(range(256))
-        single = Signal()
         length = Signal(LENGTH_WIDTH)
         offers = Signal()  # the segment, if it is not taken
         segment_taken = Signal()
         opening_taken = Signal()
         sweep = Signal(range(n_lists))
-        turn_again = Signal()
-        steps_aside = Signal()
+        clearing = Signal(init=1)
+        concludes = Signal()  # a turn: the row is written
+        # Strobes: ``owner`` goes to the end of the lists that wait, or aside. A wake that came in
+        # the cycle of ``decides``, before either, would not find it aside.
+        turn_again, steps_aside, decides = Signal(), Signal(), Signal()
 
         # A response is written when nothing else is.
         m.d.comb += [
             self.responses.ready.eq(~appending & ~self.pieces.valid & ~finds),
             store_write.addr.eq(Mux(appending, arrival.slot, response.slot)),
             *(
-                store_write.data[name].eq(Mux(appending, arrival[name], response[name]))
+                store_write.data[name].eq(
+                    arrival[name]
+                    if name in _NOT_OF_RESPONSES
+                    else Mux(appending, arrival[name], response[name])
+                )
                 for name in layout.members
             ),
             store_write.en.eq(appending | (self.responses.valid & self.responses.ready)),
@@ -386,31 +395,26 @@ class Segmenter(wiring.Component):
         # The segment, from registers.
         segment = self.segments.p
         job = self.reads.p
-        sound = Signal()
         frame = Signal()
-        first = Signal()
         numbered = Signal()
         ends = Signal()
+        has_more = Signal()  # segments, or the list more messages
         tagged = Signal()
         reads = Signal()
+        is_tagged, is_read = Signal(), Signal()
         bare = Signal()  # nothing of its length is payload
         enough = Signal()
         m.d.comb += [
             tagged.eq(Cat(message.opcode == opcode for opcode in TAGGED_OPCODES).any()),
             reads.eq(message.opcode == Opcode.READ_REQUEST),
             bare.eq(reads | (message.opcode == Opcode.TERMINATE)),
-            sound.eq(~stale & (message.status == Status.SUCCESS)),
-            frame.eq(sound & ~failed),
-            first.eq(row.mo == 0),
-            numbered.eq(sound & (message.opcode != Opcode.WRITE) & ~message.silent),
-            ends.eq(~frame | single),
             *(segment[name].eq(message[name]) for name in _COPIED),
             segment.slot.eq(row.head),
             segment.opcode.eq(message.opcode),
             segment.frame.eq(frame),
             segment.last.eq(ends),
             segment.discard.eq(stale),
-            segment.opens.eq(reads),
+            segment.opens.eq(is_read),
             segment.status.eq(Mux(failed, Status.GENERAL_ERR, message.status)),
             segment.has_payload.eq(length != 0),
             segment.octets.eq(length + headers),
@@ -457,7 +461,7 @@ class Segmenter(wiring.Component):
 
         # A row of quads a cycle, while the message's registers still hold what they are made of:
         # they are next loaded 6 cycles after ``quad_row`` is set to 0.
-        is_tagged, is_read, is_terminate, with_immediate = (Signal() for _ in range(4))
+        is_terminate, with_immediate = Signal(), Signal()
         quad_row = Signal(range(QUAD_ROWS), init=_QUADS)
         number = Signal(range(_QUAD_SEGMENTS))
         at = Signal(_QUADS)
@@ -519,9 +523,9 @@ class Segmenter(wiring.Component):
             m.d.comb += turns.i.valid.eq(1)
         with m.Elif(steps_aside):
             m.d.comb += aside_write.en.eq(1)
-        with m.Elif(self.busy):
+        with m.Elif(clearing):
             m.d.comb += [aside_write.addr.eq(sweep), aside_write.en.eq(1)]
-        with m.Elif(self.wakes.valid):
+        with m.Elif(self.wakes.valid & ~decides):
             m.d.comb += [
                 turns.i.p.eq(woken),
                 turns.i.valid.eq(aside_look.data),
@@ -531,11 +535,15 @@ class Segmenter(wiring.Component):
             ]
             m.d.sync += wake_step.eq(~wake_step)
 
+        strobes = (appending, decides, turn_again, steps_aside, concludes)
+        m.d.comb += [self.busy.eq(clearing), self.messages.ready.eq(appending)]
+        m.d.sync += [signal.eq(0) for signal in strobes]
         with m.FSM(init="CLEAR"):
             with m.State("CLEAR"):
-                m.d.comb += [self.busy.eq(1), row_write.addr.eq(sweep), row_write.en.eq(1)]
+                m.d.comb += [row_write.addr.eq(sweep), row_write.en.eq(1)]
                 m.d.sync += sweep.eq(sweep + 1)
                 with m.If(sweep == n_lists - 1):
+                    m.d.sync += clearing.eq(0)
                     m.next = "IDLE"
 
             with m.State("IDLE"):
@@ -551,7 +559,12 @@ class Segmenter(wiring.Component):
                     m.next = "APPEND"
                 with m.Elif(self.messages.valid):
                     m.d.comb += row_read.addr.eq(Cat(arrival.qpn, Const(0, 1)))
-                    m.d.sync += [owner.qpn.eq(arrival.qpn), owner.responds.eq(0)]
+                    # Taken as early as can be: the fetch of the next one waits for it.
+                    m.d.sync += [
+                        owner.qpn.eq(arrival.qpn),
+                        owner.responds.eq(0),
+                        appending.eq(1),
+                    ]
                     m.next = "APPEND"
                 with m.Elif(turns.o.valid):
                     m.d.comb += [
@@ -593,8 +606,6 @@ class Segmenter(wiring.Component):
                         arrived.epoch.eq(row_read.data.epoch),
                     ]
                 with m.Else():
-                    # Taken as early as can be: the fetch of the next one waits for it.
-                    m.d.comb += [self.messages.ready.eq(1), appending.eq(1)]
                     m.d.sync += [arrived.slot.eq(arrival.slot), arrived.epoch.eq(arrival.epoch)]
                 m.next = "APPEND_ROW"
 
@@ -606,8 +617,8 @@ class Segmenter(wiring.Component):
                     row_write.data.count.eq(row.count + 1),
                     row_write.en.eq(1),
                     link_write.en.eq(~empty),
-                    turn_again.eq(empty & ~at_once),
                 ]
+                m.d.sync += turn_again.eq(empty & ~at_once)
                 m.next = "IDLE"
                 with m.If(empty):
                     m.d.comb += [
@@ -636,6 +647,7 @@ class Segmenter(wiring.Component):
 
             with m.State("LOAD"):
                 m.d.sync += [
+                    decides.eq(1),
                     message.eq(store_read.data),
                     piece.eq(piece_read.data),
                     follower.eq(link_read.data),
@@ -648,6 +660,7 @@ class Segmenter(wiring.Component):
                 m.next = "OFFSET"
 
             with m.State("OFFSET"):
+                sound = ~stale & (message.status == Status.SUCCESS)
                 overhead = OVERHEAD[Opcode.READ_RESPONSE_RECORD]
                 m.d.sync += [
                     remaining.eq(Mux(bare, 0, message.length - row.mo)),
@@ -666,6 +679,8 @@ class Segmenter(wiring.Component):
                     headers.eq(self._headers(message)),
                 ]
                 m.d.sync += [
+                    frame.eq(sound & ~failed),
+                    numbered.eq(sound & (message.opcode != Opcode.WRITE) & ~message.silent),
                     is_tagged.eq(tagged),
                     is_read.eq(reads),
                     is_terminate.eq(message.opcode == Opcode.TERMINATE),
@@ -681,23 +696,23 @@ class Segmenter(wiring.Component):
                     & (self.trackers_full | (opening != 0))
                 )
                 with m.If(~stale & (~sends | read_waits)):
-                    m.d.comb += turn_again.eq(1)
-                    m.d.sync += quad_row.eq(_QUADS)
+                    m.d.sync += [turn_again.eq(1), quad_row.eq(_QUADS)]
                     m.next = "IDLE"
                 with m.Elif(~stale & self.dry):
-                    m.d.comb += steps_aside.eq(1)
-                    m.d.sync += quad_row.eq(_QUADS)
+                    m.d.sync += [steps_aside.eq(1), quad_row.eq(_QUADS)]
                     m.next = "IDLE"
 
             with m.State("SIZE"):
                 # What the room holds beyond the last granule boundary is left to the next segment.
                 beyond = (place + room) & message.granule_mask
-                size = Mux(remaining <= room, remaining, room - beyond)
-                with m.If(first & numbered):
+                single = remaining <= room
+                size = Mux(single, remaining, room - beyond)
+                with m.If((row.mo == 0) & numbered):
                     m.d.sync += row.msn.eq(row.msn + 1)
                 m.d.comb += self.coming.eq(1)
                 m.d.sync += [
-                    single.eq(remaining <= room),
+                    ends.eq(~frame | single),
+                    has_more.eq((frame & ~single) | (row.count != 1)),
                     length.eq(size),
                     needed.eq(size),
                     drained.eq(0),
@@ -709,12 +724,12 @@ class Segmenter(wiring.Component):
                 m.next = "EMIT"
 
             with m.State("EMIT"):
-                opens = frame & reads & ~opening_taken
+                opens = frame & is_read & ~opening_taken
                 opening_done = ~opens | (self.read_openings.ready & peer_known)
                 read_done = ~frame | (needed == 0) | self.reads.ready
                 m.d.comb += [
                     offers.eq(1),
-                    peer_asks.eq(reads),
+                    peer_asks.eq(is_read),
                     self.read_openings.valid.eq(opens & peer_known),
                     self.reads.valid.eq(frame & (needed != 0)),
                 ]
@@ -732,6 +747,7 @@ class Segmenter(wiring.Component):
                     m.d.sync += [row.piece.eq(row.piece + 1), row.begun.eq(0)]
                     m.next = "NEXT_PIECE"
                 with m.Elif(segment_done & read_done & opening_done):
+                    m.d.sync += [concludes.eq(1), turn_again.eq(has_more)]
                     m.next = "END"
 
             with m.State("NEXT_PIECE"):
@@ -748,26 +764,26 @@ class Segmenter(wiring.Component):
                 m.next = "EMIT"
 
             with m.State("END"):
-                m.d.comb += [
-                    charged.valid.eq(frame),
-                    msn_write.en.eq(ends),
-                    row_write.data.eq(row),
-                    row_write.data.mo.eq(Mux(ends, 0, row.mo + length)),
-                    row_write.en.eq(1),
-                    turn_again.eq(~ends | (row.count != 1)),
-                ]
-                with m.If(ends | drained):
-                    m.d.comb += row_write.data.begun.eq(0)
-                with m.If(ends):
-                    m.d.comb += [
-                        row_write.data.piece.eq(0),
-                        row_write.data.head.eq(follower.slot),
-                        row_write.data.head_epoch.eq(follower.epoch),
-                        row_write.data.count.eq(row.count - 1),
-                    ]
-                with m.Elif(drained):
-                    m.d.comb += row_write.data.piece.eq(row.piece + 1)
                 m.next = "IDLE"
+        with m.If(concludes):
+            m.d.comb += [
+                charged.valid.eq(frame),
+                msn_write.en.eq(ends),
+                row_write.data.eq(row),
+                row_write.data.mo.eq(Mux(ends, 0, row.mo + length)),
+                row_write.en.eq(1),
+            ]
+            with m.If(ends | drained):
+                m.d.comb += row_write.data.begun.eq(0)
+            with m.If(ends):
+                m.d.comb += [
+                    row_write.data.piece.eq(0),
+                    row_write.data.head.eq(follower.slot),
+                    row_write.data.head_epoch.eq(follower.epoch),
+                    row_write.data.count.eq(row.count - 1),
+                ]
+            with m.Elif(drained):
+                m.d.comb += row_write.data.piece.eq(row.piece + 1)
         with m.If(qp_looked_up):
             m.d.sync += [
                 sends.eq(
