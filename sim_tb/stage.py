@@ -19,7 +19,7 @@ IPV6, PEER_IPV6 = 0xFD00 << 112 | 1, 0xFD00 << 112 | 2
 MEMORY_BASE, MEMORY_SIZE = 0x12_3400_0000, 1 << 19
 PD, OTHER_PD = 5, 6
 ANY_OPCODE = 0xFFFF
-LONG, SHORT = 32767, 16  # timeouts in ticks
+LONG, SHORT = 32767, 48  # timeouts in ticks
 _OCTETS_UNDER_STALL = 6000  # what the receive buffer takes in however slow the memory is
 
 

@@ -30,6 +30,7 @@ from sim_tb.trials import (
     play,
     shrink,
 )
+from tests.seeds import seeds
 from uwarp.contract import Access, Counter, Table
 from uwarp.device import build
 from uwarp.model import MemoryFault, Rnic
@@ -53,13 +54,13 @@ def investigated(generate: Generator, name: str, seed: int) -> Outcome:
     return outcome
 
 
-@pytest.mark.parametrize("seed", range(1, 13))
+@pytest.mark.parametrize("seed", seeds(6, soak=6, first=1))
 def test_p20_p21_p22_p25_p26_messages(seed: int) -> None:
     outcome = investigated(messages, "messages", seed)
     assert outcome.frames >= 40 and outcome.completions >= 5
 
 
-@pytest.mark.parametrize("seed", range(1, 9))
+@pytest.mark.parametrize("seed", seeds(4, soak=4, first=1))
 def test_p3_p4_p13_p31_fuzz(seed: int) -> None:
     outcome = investigated(fuzz, "fuzz", seed)
     assert outcome.frames >= 100 and outcome.completions >= 8

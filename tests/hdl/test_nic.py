@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from amaranth.sim import Simulator
 
 from uwarp.contract import (
@@ -385,6 +386,7 @@ class Bench:
         assert self.memory.read(BUFFER + 0x180, 128) == bytes(128), "a late write"
 
 
+@pytest.mark.soak
 def test_once_around():
     seed = 1
     bench = Bench(seed)
@@ -407,7 +409,7 @@ def test_once_around():
     sim.add_testbench(run)
     sim.add_testbench(bench.mac_sink, background=True)
     bench.memory.add_to(sim, write=True, read=True)
-    sim.add_testbench(watchdog(20000), background=True)
+    sim.add_testbench(watchdog(40000), background=True)
     sim.run()
 
 
