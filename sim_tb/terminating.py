@@ -11,7 +11,6 @@ from uwarp.contract import (
     Counter,
     EventType,
     QpState,
-    Register,
     Table,
 )
 from uwarp.wire import Opcode, QueueNumber, Segment, UdpFrame, mapped_ipv4
@@ -228,7 +227,7 @@ async def waiting(stage: Stage) -> None:
     await expect(0, 0, 1)
     await stage.deliver([dropped, *asks(n_read)])
     await expect(0, 1, 1)
-    await _close(stage, HEARING)
+    await stage.close_messages(CloseTarget.QP, HEARING)
     await fill_bucket(QpState.RTS)
     await stage.deliver(asks(1))
     await expect(0, 1, 2)
@@ -240,15 +239,6 @@ async def waiting(stage: Stage) -> None:
         await fill_bucket(state)
     await stage.deliver([dropped])
     await expect(1, 1, 3)
-
-
-async def _close(stage: Stage, qpn: int) -> None:
-    await stage.write_register(Register.MESSAGES_CLOSE, CloseTarget.QP << 16 | qpn)
-    for _ in range(1000):
-        if not await stage.nic.read32(Register.MESSAGES_CLOSE.address):
-            return
-        await stage.nic.wait(64)
-    raise AssertionError("MESSAGES_CLOSE does not end")
 
 
 async def terminates_told(stage: Stage) -> None:

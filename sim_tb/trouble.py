@@ -87,15 +87,6 @@ async def snapshot(stage: Stage) -> None:
 
 async def closing(stage: Stage) -> None:
     """P32: the open messages of a QP, or of a region, close at once; nothing comes after."""
-
-    async def close(target: CloseTarget, row: int) -> None:
-        await stage.write_register(Register.MESSAGES_CLOSE, target << 16 | row)
-        for _ in range(500):
-            if not await stage.nic.read32(Register.MESSAGES_CLOSE.address):
-                break
-            await stage.nic.wait(16)
-        assert await stage.read32(Register.MESSAGES_CLOSE.address) == 0
-
     records = [stage.record(stage.mapped, 5000 * slot, 4000) for slot in range(2)]
     other = stage.record(stage.coarse, 0, 3000, path_mtu=62 + 1024, granule=256)
     await stage.post_receive(2, receive_wqe(stage.mapped, 0x8000, 4000))
@@ -108,15 +99,15 @@ async def closing(stage: Stage) -> None:
     ]
     await stage.deliver(opened)
     await stage.nic.delivered()  # on their way through the pipeline, perhaps
-    await close(CloseTarget.QP, 2)
+    await stage.close_messages(CloseTarget.QP, 2)
     completions = await stage.check()
     assert [entry.status for entry in completions[3]] == [Status.PARTIAL] * 2
     assert not completions[1]
-    await close(CloseTarget.REGION, stage.coarse.stag >> 8)
+    await stage.close_messages(CloseTarget.REGION, stage.coarse.stag >> 8)
     completions = await stage.check()
     assert [entry.status for entry in completions[1]] == [Status.PARTIAL]
     for target, row in ((CloseTarget.QP, BENCH.n_qp), (CloseTarget.REGION, BENCH.n_region), (9, 1)):
-        await close(target, row)
+        await stage.close_messages(target, row)
     assert await stage.read32(Register.OPEN_MESSAGES.address) == 1
     late = [stage.frame(item, 2) for item in (*records[1], *sent)]
     await stage.deliver([*late, *(stage.frame(item) for item in records[0])])

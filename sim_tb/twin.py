@@ -143,6 +143,15 @@ class Twin:
     async def write_register(self, register: Register, value: int) -> None:
         await self.write32(register.address, value)
 
+    async def close_messages(self, target: int, row: int) -> None:
+        """Until the side under test says that it is done."""
+        await self.write_register(Register.MESSAGES_CLOSE, target << 16 | row)
+        for _ in range(500):
+            if not await self.nic.read32(Register.MESSAGES_CLOSE.address):
+                break
+            await self.nic.wait(16)
+        assert await self.read32(Register.MESSAGES_CLOSE.address) == 0
+
     async def wait(self, cycles: int) -> None:
         for side in self._sides:
             await side.wait(cycles)

@@ -28,6 +28,8 @@ from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import Counter, Register
 
+from ..stream.ports import keep_apart
+
 __all__ = ["CounterReadSignature", "EventCounters", "EventSource", "SnapshotSignature"]
 
 _ROWS = Register.COUNTERS_LOW.value.count
@@ -321,9 +323,6 @@ class EventCounters(wiring.Component):
             self.read.done.eq(is_first[6]),
             self.read.value.eq(written),
             get.addr.eq(words[1]),
-            # Never the word that is being written: since synthesis can see that, it does not add
-            # logic behind the memory for its sake.
-            get.en.eq(~(active[3] & (words[4] == words[1]))),
             put.addr.eq(words[4]),
             put.data.eq(written),
             put.en.eq(active[3]),
@@ -333,6 +332,8 @@ class EventCounters(wiring.Component):
             get_copy.addr.eq(self.snapshot.index),
             get_copy.en.eq(~put_copy.en),
         ]
+        # A sweep reads three words ahead of where it writes.
+        keep_apart(m, get, put)
         return m
 
     def _count_outcomes(self, m, swap, index, take, clear):

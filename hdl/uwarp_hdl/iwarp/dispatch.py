@@ -21,7 +21,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import TERMINATE_TICKS, Counter, CqeFlag, Parameters, Status
-from uwarp.wire import RECORD_OPCODES, Opcode
+from uwarp.wire import IMMEDIATE_OPCODES, RECORD_OPCODES, Opcode
 
 from ..interfaces import CreditSignature
 from ..layouts import CloseRequest, CreditOperation, ReadRequest
@@ -351,9 +351,7 @@ class Dispatch(wiring.Component):
         ]
 
         may_have_immediate = Signal()
-        m.d.comb += may_have_immediate.eq(
-            incoming.datagram.opcode.matches(Opcode.WRITE_RECORD, Opcode.SEND_IMMEDIATE)
-        )
+        m.d.comb += may_have_immediate.eq(incoming.datagram.opcode.matches(*IMMEDIATE_OPCODES))
         # What LOOKUP turns to.
         ready_to_look, completes, expires = Signal(), Signal(), Signal()
         m.d.comb += [

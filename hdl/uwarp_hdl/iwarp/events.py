@@ -12,7 +12,7 @@ from amaranth.lib import memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
-from uwarp.contract import EVENT, Counter, EventType, Parameters
+from uwarp.contract import EVENT, EVENT_TIME_LOG2, Counter, EventType, Parameters
 
 from ..interfaces import WriteClientSignature
 from ..layouts import EventRequest, EventRing, ReceivedTerminate, structure_layout
@@ -23,8 +23,6 @@ __all__ = ["EventUnit", "FullQueues"]
 
 _EVENT_LAYOUT = structure_layout(EVENT)
 _EVENT_BEATS = EVENT.size // 8
-#: The time in an event has the upper bits of the clock's.
-_TIME_WIDTH = _EVENT_LAYOUT["time_low"].width + _EVENT_LAYOUT["time_high"].width
 
 
 class EventUnit(wiring.Component):
@@ -84,7 +82,7 @@ class EventUnit(wiring.Component):
         offset = Signal(15)
         phase = Signal()
         written_phase = Signal()
-        time = Signal(_TIME_WIDTH)
+        time = Signal(len(self.time) - EVENT_TIME_LOG2)
         beat_index = Signal(range(_EVENT_BEATS))
         event = Signal(_EVENT_LAYOUT)
         burst, beat = self.write.bursts, self.write.beats
@@ -143,7 +141,7 @@ class EventUnit(wiring.Component):
                 m.d.sync += [
                     beat_index.eq(0),
                     written_phase.eq(phase),
-                    time.eq(self.time[len(self.time) - _TIME_WIDTH :]),
+                    time.eq(self.time[EVENT_TIME_LOG2:]),
                 ]
                 with m.If(~moved.any() & ~self.clear & ~burst.valid):
                     with m.If(full):

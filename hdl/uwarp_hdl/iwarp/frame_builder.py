@@ -40,6 +40,7 @@ from ..net.header import DDP_STEP, FrameHeader
 from ..stream.ports import keep_apart
 from ..stream.queue import Queue
 from .destination import HIGH, LINK, LOW, PORT, LinkWord, PortWord, destination_address
+from .fetch import OVERHEAD
 from .frame_check import FrameCheck, FrameEnd
 from .payload_reader import PayloadWord
 from .scheduler import all_slots, slot_width
@@ -58,18 +59,7 @@ ANSWERS = 64
 _HEADER_ROOM = 16
 
 #: Octets of the DDP header of each opcode, with what is no payload to the builder.
-_HEADERS = {
-    opcode: least_size(opcode)
-    for opcode in (
-        Opcode.WRITE,
-        Opcode.READ_REQUEST,
-        Opcode.SEND,
-        Opcode.TERMINATE,
-        Opcode.WRITE_RECORD,
-        Opcode.READ_RESPONSE_RECORD,
-        Opcode.SEND_IMMEDIATE,
-    )
-}
+_HEADERS = {opcode: least_size(opcode) for opcode in OVERHEAD}
 _TAGGED = [opcode for opcode in _HEADERS if opcode in TAGGED_OPCODES]
 
 

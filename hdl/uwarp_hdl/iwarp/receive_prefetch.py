@@ -20,6 +20,7 @@ from uwarp.contract import BURST_WORDS, RECV_WQE, EventType, Parameters, QpState
 
 from ..interfaces import ReadClientSignature, TableReadSignature
 from ..layouts import QP_ROW, RECV_WQE_LAYOUT, EventRequest
+from ..stream.roomy_fifo import RoomyFifo
 
 __all__ = ["CachedReceive", "ReceivePrefetch", "check_depth", "default_depth", "fill_layout"]
 
@@ -44,54 +45,6 @@ def default_depth(parameters: Parameters) -> int:
 def check_depth(depth: int) -> None:
     if depth not in (1 << log2 for log2 in range(2, 11)):
         raise ValueError(f"depth is {depth!r}; it takes a power of two from 4 to 1024")
-
-
-class RoomyFifo(wiring.Component):
-    """A FIFO in LUT RAM that never holds more than it has room for.
-
-    Parameters
-    ----------
-    width, depth : int
-        Bits of an item; items, a power of two.
-
-    Members
-    -------
-    put, last : In
-        ``last`` is put in; it is there from the next cycle on.
-    holds, first : Out
-    take : In(1)
-        ``first`` goes. Only if it ``holds`` any.
-    """
-
-    def __init__(self, width: int, depth: int):
-        self._depth = depth
-        super().__init__(
-            {
-                "put": In(1),
-                "last": In(width),
-                "holds": Out(1),
-                "first": Out(width),
-                "take": In(1),
-            }
-        )
-
-    def elaborate(self, platform):
-        m = Module()
-        m.submodules.memory = items = memory.Memory(
-            shape=len(self.last), depth=self._depth, init=[]
-        )
-        writer, reader = items.write_port(), items.read_port(domain="comb")
-        write, read = Signal(range(2 * self._depth)), Signal(range(2 * self._depth))
-        m.d.comb += [
-            writer.addr.eq(write),
-            writer.data.eq(self.last),
-            writer.en.eq(self.put),
-            reader.addr.eq(read),
-            self.first.eq(reader.data),
-            self.holds.eq(write != read),
-        ]
-        m.d.sync += [write.eq(write + self.put), read.eq(read + self.take)]
-        return m
 
 
 class CachedReceive(data.Struct):

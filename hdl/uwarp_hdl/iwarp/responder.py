@@ -27,7 +27,16 @@ from uwarp.wire import DEFAULT_GRANULE, Opcode
 from ..layouts import CloseRequest, ReadRequest, ReceivedTerminate, is_mapped_ipv4
 from ..stream.ports import keep_apart
 from ..stream.queue import Queue
-from .destination import HIGH, LINK, LOW, PORT, LinkWord, PortWord, destination_write_layout
+from .destination import (
+    DESTINATION_WORDS,
+    HIGH,
+    LINK,
+    LOW,
+    PORT,
+    LinkWord,
+    PortWord,
+    destination_write_layout,
+)
 from .fetch import message_layout
 from .scheduler import qp_width, slot_count, slot_width
 from .segment import responding_layout
@@ -190,20 +199,20 @@ class Responder(wiring.Component):
         """Keep the Terminates that come, a word a cycle, and give them as a whole. Returns whether
         ``word`` of ``index`` is kept."""
         m.submodules.told_words = told_words = Memory(
-            shape=64, depth=4 * _TOLD, init=[], attrs={"ram_style": "block"}
+            shape=64, depth=DESTINATION_WORDS * _TOLD, init=[], attrs={"ram_style": "block"}
         )
         reader, writer = told_words.read_port(), told_words.write_port()
         keep_apart(m, reader, writer)
         came = self.terminates.p
         waits = Signal(range(_TOLD + 1))  # the one that is offered among them
         into, out_of = Signal(range(_TOLD)), Signal(range(_TOLD))
-        step = Signal(range(4))
-        arrives = Signal(range(4))
+        step = Signal(range(DESTINATION_WORDS))
+        arrives = Signal.like(step)
         arriving = Signal()
         stores = Signal()
         comes = self.requests.valid & self.requests.p.terminate
         full = (waits == _TOLD) & (index == 0)
-        kept = stores & (index == 3)
+        kept = stores & (index == DESTINATION_WORDS - 1)
         tells = self.terminates.valid & self.terminates.ready
         m.d.comb += [
             self.lost.eq(comes & full),
@@ -221,7 +230,7 @@ class Responder(wiring.Component):
         # The next one is not read before this one is taken.
         with m.If((step != 0) | ((waits != 0) & ~self.terminates.valid & ~arriving)):
             m.d.sync += [step.eq(step + 1), arriving.eq(1)]
-            with m.If(step == 3):
+            with m.If(step == DESTINATION_WORDS - 1):
                 m.d.sync += out_of.eq(out_of + 1)
         port = data.View(PortWord, reader.data)
         with m.If(arriving):

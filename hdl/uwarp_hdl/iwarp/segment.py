@@ -26,7 +26,16 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import MAX_SGE, Parameters, QpState, Status
-from uwarp.wire import ETHERNET, READ_REQUEST, TAGGED_OPCODES, VLAN, Opcode, QueueNumber
+from uwarp.wire import (
+    ETHERNET,
+    READ_REQUEST,
+    TAGGED_OPCODES,
+    VLAN,
+    Opcode,
+    QueueNumber,
+    header_size,
+    least_size,
+)
 
 from ..interfaces import TableReadSignature
 from ..layouts import QP_ROW, ReadOpening
@@ -69,7 +78,7 @@ QUAD_ROWS = 8
 _QUADS = 6  # rows of them in use
 
 #: Octets of a Terminate that its DDP header counts as its own.
-_CONTROL_WORD = 4
+_CONTROL_WORD = least_size(Opcode.TERMINATE) - header_size(Opcode.TERMINATE)
 
 #: Segments whose quads are kept: more than can be between here and the last word of their header.
 _QUAD_SEGMENTS = 64

@@ -21,6 +21,7 @@ from uwarp.contract import Parameters
 
 from ..interfaces import PortLookupSignature, TableReadSignature
 from ..layouts import PORT_ROW
+from ..stream.ports import keep_apart
 
 __all__ = ["BANKS", "PortTable", "RowTable", "TableWriteSignature"]
 
@@ -126,10 +127,9 @@ class RowTable(wiring.Component):
                 write_port.data.eq(Cat(cleared)),
                 write_port.en.eq(self.busy | writes),
                 read_port.addr.eq(read.index),
-                # Since synthesis can see that, it adds no logic behind the memory for its sake.
-                read_port.en.eq(~(write_port.en & (write_port.addr == read.index))),
                 Cat(read.row[name] for name in self._names).eq(read_port.data),
             ]
+            keep_apart(m, read_port, write_port)
         return m
 
 

@@ -40,7 +40,6 @@ __all__ = [
     "HEADER_OCTETS",
     "FrameHeader",
     "FrameHeaderFields",
-    "choice",
     "header_octets",
 ]
 
@@ -72,7 +71,7 @@ def header_octets(header: Header, **values: Value) -> Value:
     return Cat(octets)
 
 
-def choice(m: Module, load: Value, choices: Iterable[tuple[Value, Value]], width: int) -> Value:
+def _choice(m: Module, load: Value, choices: Iterable[tuple[Value, Value]], width: int) -> Value:
     """The OR of the values, of ``width`` bits, whose conditions were 1 in the last cycle in which
     ``load`` was."""
     terms = []
@@ -190,7 +189,7 @@ class FrameHeader(wiring.Component):
             pairs.append(((upcoming == step) & ~is_ipv6, Cat(ipv4[2 * step : 2 * step + 2])))
         for step in range(2, _IPV6_LAST + 1):
             pairs.append(((upcoming == step) & is_ipv6, Cat(ipv6[2 * step : 2 * step + 2])))
-        chosen = choice(m, moves, pairs, 64) | self.ddp
+        chosen = _choice(m, moves, pairs, 64) | self.ddp
 
         # The pair's high quad, or the one after it where an odd one was put in.
         puts_tag, puts_odd = (following == 1) & tags, following == _IPV6_LAST
@@ -208,7 +207,7 @@ class FrameHeader(wiring.Component):
         with m.If(moves):
             m.d.sync += [
                 pair.eq(Mux(self.start, macs[:64], chosen)),
-                held.eq(choice(m, moves, holds, 32)),
+                held.eq(_choice(m, moves, holds, 32)),
                 following.eq(upcoming),
             ]
         with m.If(self.start):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from amaranth.hdl import Const, Mux
 
-from uwarp.wire import TAGGED_OPCODES, Opcode, least_size
+from uwarp.wire import DATAGRAM_OPCODES, TAGGED_OPCODES, Opcode, least_size
 
 __all__ = [
     "BROADCAST_IPV4",
@@ -78,16 +78,7 @@ class ReceivedOpcode:
 
 OPCODES = tuple(
     ReceivedOpcode(int(opcode), opcode in TAGGED_OPCODES, least_size(opcode))
-    for opcode in (
-        Opcode.WRITE,
-        Opcode.READ_REQUEST,
-        Opcode.SEND,
-        Opcode.SEND_SOLICITED,
-        Opcode.TERMINATE,
-        Opcode.WRITE_RECORD,
-        Opcode.READ_RESPONSE_RECORD,
-        Opcode.SEND_IMMEDIATE,
-    )
+    for opcode in DATAGRAM_OPCODES
 )
 GROUP_OPCODES = (Opcode.SEND, Opcode.SEND_SOLICITED, Opcode.SEND_IMMEDIATE)
 """Those that may come to a group."""

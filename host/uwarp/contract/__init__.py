@@ -8,6 +8,7 @@ from .counters import COUNTER_MEANINGS, DROPS, Counter, outcome_sum
 from .descriptors import (
     CQE,
     EVENT,
+    EVENT_TIME_LOG2,
     INLINE_OCTETS,
     MAX_SGE,
     RECV_WQE,
@@ -69,6 +70,7 @@ __all__ = [
     "DOORBELL_PAGE",
     "DROPS",
     "EVENT",
+    "EVENT_TIME_LOG2",
     "GROUP_ENTRY",
     "GROUP_MEMBERS",
     "INLINE_OCTETS",

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from .structure import Field, Structure
 
-__all__ = ["CQE", "EVENT", "INLINE_OCTETS", "MAX_SGE", "RECV_WQE", "SEND_WQE", "SEND_WQE_EXTENSION"]
+__all__ = [
+    "CQE",
+    "EVENT",
+    "EVENT_TIME_LOG2",
+    "INLINE_OCTETS",
+    "MAX_SGE",
+    "RECV_WQE",
+    "SEND_WQE",
+    "SEND_WQE_EXTENSION",
+]
 
 #: SGEs of a send WQE with its extension.
 MAX_SGE = 4
@@ -116,6 +125,9 @@ CQE = Structure(
     ),
 )
 
+#: Binary logarithm of the clock cycles in which the time of an event is counted.
+EVENT_TIME_LOG2 = 8
+
 EVENT = Structure(
     "event",
     32,
@@ -131,7 +143,8 @@ EVENT = Structure(
         Field(
             "time_low",
             31,
-            "lower 31 bits of the time when it was written, in units of 256 NIC clock cycles",
+            "lower 31 bits of the time when it was written, in units of "
+            f"{1 << EVENT_TIME_LOG2} NIC clock cycles",
         ),
         Field("phase", 1, "see above"),
     ),

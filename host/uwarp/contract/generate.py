@@ -14,7 +14,14 @@ from pathlib import Path
 
 from . import enums
 from .counters import COUNTER_MEANINGS, Counter
-from .descriptors import CQE, EVENT, RECV_WQE, SEND_WQE, SEND_WQE_EXTENSION
+from .descriptors import (
+    CQE,
+    EVENT,
+    EVENT_TIME_LOG2,
+    RECV_WQE,
+    SEND_WQE,
+    SEND_WQE_EXTENSION,
+)
 from .enums import CqeFlag, QpState, Status, WqeFlag
 from .registers import (
     ADDRESS_BITS,
@@ -137,6 +144,7 @@ def c_header() -> str:
         _define("VERSION", VERSION, digits=8),
         f"#define UWARP_ADDRESS_BITS {ADDRESS_BITS}u",
         f"#define UWARP_TICK_CYCLES {TICK_CYCLES}u",
+        f"#define UWARP_EVENT_TIME_LOG2 {EVENT_TIME_LOG2}u",
         f"#define UWARP_TERMINATE_TICKS {TERMINATE_TICKS}u",
         "",
         *_c_registers(),

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from uwarp.contract import TICK_CYCLES
 
-__all__ = ["TIME_BITS", "Clock"]
+__all__ = ["TIME_BITS", "Clock", "time_fields"]
 
 TIME_BITS = 47
+_LOW_BITS = 31
+
+
+def time_fields(time: int) -> dict[str, int]:
+    """A time as a CQE and an event have it."""
+    return {"time_low": time & (1 << _LOW_BITS) - 1, "time_high": time >> _LOW_BITS}
 
 
 class Clock:

@@ -16,7 +16,7 @@ from uwarp.contract import (
     Status,
 )
 
-from .clock import Clock
+from .clock import Clock, time_fields
 from .dma import Dma
 from .events import EventRing
 
@@ -116,11 +116,9 @@ class CompletionQueues:
         queue = self._queues[number]
         if not queue.valid:
             return
-        time = self._clock.time
         cqe = CQE.pack(
             **fields,
-            time_low=time & 0x7FFF_FFFF,
-            time_high=time >> 31,
+            **time_fields(self._clock.time),
             phase=1 - (queue.producer >> queue.log2 & 1),
         )
         address = queue.addr + CQE.size * (queue.producer & (1 << queue.log2) - 1)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from uwarp.contract import EVENT, Counter, EventType
+from uwarp.contract import EVENT, EVENT_TIME_LOG2, Counter, EventType
 
-from .clock import Clock
+from .clock import Clock, time_fields
 from .dma import Dma
 
 __all__ = ["EventRing"]
@@ -38,13 +38,11 @@ class EventRing:
             self.counters[Counter.EVENTS_LOST] += 1
             return
         phase = 1 - (self.producer >> self.log2 & 1)
-        time = self.clock.time >> 8
         octets = EVENT.pack(
             type=kind,
             number=number,
             **fields,
-            time_low=time & 0x7FFF_FFFF,
-            time_high=time >> 31,
+            **time_fields(self.clock.time >> EVENT_TIME_LOG2),
             phase=phase,
         )
         self.counters[Counter.EVENTS] += 1

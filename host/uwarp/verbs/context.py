@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from uwarp.contract import (
+    EVENT_TIME_LOG2,
     GROUP_MEMBERS,
     INLINE_OCTETS,
     MAGIC,
@@ -49,6 +50,7 @@ from .events import EVENT_TYPES, AsyncEvent, EventQueue, TerminateReport
 from .groups import GroupTable
 from .lifetime import Resource
 from .ports import PortTable
+from .translate import entry_time
 
 if TYPE_CHECKING:
     from .completion import CQ
@@ -355,7 +357,7 @@ class Context(Resource):
             qp = None if of_cq else self._qps.get(entry.number)
             if cq is None and qp is None:
                 continue
-            when = (entry.time_high << 31 | entry.time_low) << 8
+            when = entry_time(entry) << EVENT_TIME_LOG2
             report = TerminateReport.of(entry) if cause is EventType.TERMINATE else None
             event = AsyncEvent(EVENT_TYPES[cause], cause, qp, cq, when, report)
             self._async_events.append(event)

@@ -21,7 +21,7 @@ from uwarp.contract import (
     QpState,
     Table,
 )
-from uwarp.wire import Opcode, segment_room
+from uwarp.wire import DATAGRAM_OPCODES, Opcode, segment_room
 
 from . import enums as e
 from .addressing import GID, PeerFilter
@@ -39,16 +39,6 @@ from .work_queue import Request, WorkQueue
 __all__ = ["QP"]
 
 FIRST_PORT = 0xC000  # of those that a QP gets by itself (RFC 6335, dynamic ports)
-ACCEPTED = (
-    Opcode.WRITE,
-    Opcode.READ_REQUEST,
-    Opcode.SEND,
-    Opcode.SEND_SOLICITED,
-    Opcode.TERMINATE,
-    Opcode.WRITE_RECORD,
-    Opcode.READ_RESPONSE_RECORD,
-    Opcode.SEND_IMMEDIATE,
-)
 
 
 class QP(Resource):
@@ -329,7 +319,7 @@ class QP(Resource):
             send_cq=self.scq._row,
             recv_cq=self.rcq._row,
             timeout=self._timeout_ticks,
-            opcodes=sum(1 << opcode for opcode in ACCEPTED),
+            opcodes=sum(1 << opcode for opcode in DATAGRAM_OPCODES),
             sq_addr=self._sq.memory.dma_address >> 6,
             rq_addr=self._rq.memory.dma_address >> 6,
             peer_ip=self._peer.number,

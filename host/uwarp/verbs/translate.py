@@ -17,7 +17,12 @@ from .work_completion import WC
 if TYPE_CHECKING:
     from .queue_pair import QP
 
-__all__ = ["completion"]
+__all__ = ["completion", "entry_time"]
+
+
+def entry_time(entry: SimpleNamespace) -> int:
+    """The time in a CQE or an event."""
+    return int(entry.time_high << 31 | entry.time_low)
 
 
 def completion(qp: QP, entry: SimpleNamespace) -> WC | None:
@@ -32,7 +37,7 @@ def completion(qp: QP, entry: SimpleNamespace) -> WC | None:
         stag=entry.stag,
         remote_addr=entry.base_to,
         solicited=CqeFlag.SOLICITED in flags,
-        time=entry.time_high << 31 | entry.time_low,
+        time=entry_time(entry),
     )
     if CqeFlag.RECEIVE not in flags:
         request = qp._sq.complete(entry.wqe_index)

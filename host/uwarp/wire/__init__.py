@@ -49,6 +49,7 @@ from .header import (
 )
 from .plan import DEFAULT_GRANULE, DEFAULT_GRANULE_LOG2, segment_room, segments
 from .segment import (
+    DATAGRAM_OPCODES,
     DDP_LAST,
     DDP_TAGGED,
     DDP_VERSION,
@@ -80,6 +81,7 @@ __all__ = [
     "BROADCAST_IPV4",
     "BROADCAST_MAC",
     "CRC_OCTETS",
+    "DATAGRAM_OPCODES",
     "DDP_LAST",
     "DDP_TAGGED",
     "DDP_VERSION",

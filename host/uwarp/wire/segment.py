@@ -6,7 +6,7 @@ this project's 0xC to 0xF (the record extension and Send with Immediate).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from .crc import CRC_OCTETS, append_crc, crc_is_right
@@ -14,6 +14,7 @@ from .header import IMMEDIATE, READ_REQUEST, RECORD, TAGGED, UNTAGGED, Header
 from .terminate import terminate_text
 
 __all__ = [
+    "DATAGRAM_OPCODES",
     "DDP_LAST",
     "DDP_TAGGED",
     "DDP_VERSION",
@@ -83,6 +84,17 @@ class QueueNumber(IntEnum):
 
 TAGGED_OPCODES = frozenset(
     {Opcode.WRITE, Opcode.READ_RESPONSE, Opcode.WRITE_RECORD, Opcode.READ_RESPONSE_RECORD}
+)
+#: What a device takes on datagram queue pairs.
+DATAGRAM_OPCODES = (
+    Opcode.WRITE,
+    Opcode.READ_REQUEST,
+    Opcode.SEND,
+    Opcode.SEND_SOLICITED,
+    Opcode.TERMINATE,
+    Opcode.WRITE_RECORD,
+    Opcode.READ_RESPONSE_RECORD,
+    Opcode.SEND_IMMEDIATE,
 )
 RECORD_OPCODES = frozenset({Opcode.WRITE_RECORD, Opcode.READ_RESPONSE_RECORD})
 IMMEDIATE_OPCODES = frozenset({Opcode.WRITE_RECORD, Opcode.SEND_IMMEDIATE})
@@ -372,10 +384,8 @@ class Terminate:
         if len(octets) < _CONTROL_WORD:
             raise SegmentError(f"a Terminate of {len(octets)} octets has no control word")
         word = int.from_bytes(octets[:_CONTROL_WORD], "big")
-        return cls(
-            layer=word >> 28,
-            etype=word >> 24 & 15,
-            code=word >> 16 & 255,
+        return replace(
+            cls.of(word >> 16),
             has_length=bool(word & 0x8000),
             has_ddp=bool(word & 0x4000),
             has_rdmap=bool(word & 0x2000),
