@@ -21,7 +21,6 @@ from uwarp.contract import Parameters
 
 from ..interfaces import PortLookupSignature, TableReadSignature
 from ..layouts import PORT_ROW
-from ..stream.ports import keep_apart
 
 __all__ = ["BANKS", "PortTable", "RowTable", "TableWriteSignature"]
 
@@ -42,8 +41,8 @@ class TableWriteSignature(wiring.Signature):
 class RowTable(wiring.Component):
     """A table with ``reads`` independent read ports. Padding is not stored and reads as 0.
 
-    Of a row that was not written since the reset the fields of up to 16 bits are 0, and the wider
-    ones may be anything: they are addresses, lengths and masks of a row that is not in use.
+    Of a row that was not written since the reset the first field is 0, which says that the row is
+    not in use; the others may be anything.
 
     Parameters
     ----------
@@ -96,8 +95,11 @@ class RowTable(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        stored = [self.write.row[name] for name in self._names]
-        cleared = [Mux(self.busy, 0, field) if len(field) <= 16 else field for field in stored]
+        in_use = next(name for name, _ in self.write.row.shape())
+        stored = [
+            Mux(self.busy, 0, self.write.row[name]) if name == in_use else self.write.row[name]
+            for name in self._names
+        ]
         width = len(Cat(stored))
         sweep = Signal(range(self._depth))
         enabled = Signal(2)
@@ -105,7 +107,10 @@ class RowTable(wiring.Component):
         with m.If(self.busy):
             m.d.sync += [sweep.eq(sweep + 1), self.busy.eq(~sweep.all())]
         for number, read in enumerate(self.reads):
-            rows = memory.Memory(shape=width, depth=self._depth, init=[])
+            # No row is read while it is written: synthesis need not add logic for that case.
+            rows = memory.Memory(
+                shape=width, depth=self._depth, init=[], attrs={"no_rw_check": 1}
+            )
             m.submodules[f"rows{number}"] = rows
             write_port, read_port = rows.write_port(), rows.read_port()
             # What block RAM gives of a row that is written at the same time is not defined. A port
@@ -115,21 +120,19 @@ class RowTable(wiring.Component):
             was_there = Signal(name=f"was_there_{number}")
             written = Signal(name=f"written_{number}")
             writes = Signal(name=f"writes_{number}")
+            chosen = self.ports[number]
+            kept = chosen & (enabled[0] & was_there | enabled[1] & ~written)
             m.d.sync += [was_there.eq(is_there), written.eq(writes)]
             m.d.comb += [
                 is_there.eq(read.index == self.write.index),
-                writes.eq(
-                    ~self.busy
-                    & self.ports[number]
-                    & ((enabled[0] & (was_there | ~is_there)) | (enabled[1] & ~written))
-                ),
+                writes.eq(~self.busy & (kept | chosen & enabled[0] & ~is_there)),
                 write_port.addr.eq(Mux(self.busy, sweep, self.write.index)),
-                write_port.data.eq(Cat(cleared)),
+                write_port.data.eq(Cat(stored)),
                 write_port.en.eq(self.busy | writes),
                 read_port.addr.eq(read.index),
+                read_port.en.eq(~(kept & is_there)),
                 Cat(read.row[name] for name in self._names).eq(read_port.data),
             ]
-            keep_apart(m, read_port, write_port)
         return m
 
 
