@@ -201,9 +201,11 @@ class ReceivePrefetch(wiring.Component):
         asked = Signal(16)
         asked_next = Signal(16)
         issued = Signal()
+        cleared = Signal()
+        cleared_qpn = Signal.like(self.clear_qpn)
         level = Signal(level_bits)
         slot = Signal(15)
-        in_ring = Signal(15)
+        ring_mask, in_ring = Signal(15), Signal(15)
         many = Signal()  # more than any burst takes
         left = Signal(signed(len(self.consumer) + 1))
         room = Signal(level_bits)
@@ -226,10 +228,9 @@ class ReceivePrefetch(wiring.Component):
             get.addr.eq(qpn),
             # Looked at in LOOK, written neither then nor in ROW.
             get.en.eq(~put.en),
-            put.addr.eq(qpn),
+            put.addr.eq(Mux(cleared, cleared_qpn, qpn)),
             put.data.eq(asked_next),
-            put.en.eq(issued),
-            in_ring.eq((1 << ring_log2) - 1),
+            put.en.eq(issued | cleared),
             burst.p.address.eq(Cat(C(0, exact_log2(RECV_WQE.size)), wqe_address)),
             burst.p.beats.eq((count << exact_log2(WQE_WORDS)) - 1),
             flights.w_data.eq(Cat(qpn, asked)),
@@ -241,9 +242,11 @@ class ReceivePrefetch(wiring.Component):
             put_qpn.eq(Mux(hint, hint_qpn, qpn)),
             asked_next.eq(asked + count),
             issued.eq(0),
+            cleared.eq(self.clear),
+            cleared_qpn.eq(self.clear_qpn),
         ]
         with m.If(self.clear):
-            m.d.comb += [put.addr.eq(self.clear_qpn), put.data.eq(0), put.en.eq(1)]
+            m.d.sync += asked_next.eq(0)
         with m.If(~self.waiting):
             m.d.sync += served.eq(0)
 
@@ -286,9 +289,11 @@ class ReceivePrefetch(wiring.Component):
                 m.next = "INDICES"
             with m.State("INDICES"):
                 m.d.comb += self.refuse.eq(for_miss & ~up)
+                m.d.comb += ring_mask.eq((1 << ring_log2) - 1)
                 m.d.sync += [
                     level.eq(asked - self.consumer),
-                    slot.eq(asked & in_ring),
+                    in_ring.eq(ring_mask),
+                    slot.eq(asked & ring_mask),
                 ]
                 m.next = "DIFFERENCES"
                 with m.If(~up):

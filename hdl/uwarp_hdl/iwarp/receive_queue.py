@@ -31,11 +31,12 @@ def _block_ram_width(depth):
 
 
 class PostedReceive(data.Struct):
-    """A posted receive, if ``available``. ``error``: its WQE could not be read."""
+    """A posted receive, if ``available``: the one at the free-running ``index``, modulo 2^16, of
+    its ring. ``error``: its WQE could not be read."""
 
     available: 1
     error: 1
-    index: 32
+    index: 16
     addr: 64
     length: 32
     lkey: 32
@@ -75,9 +76,10 @@ class ReceiveQueue(wiring.Component):
     """Receives of all QPs, in the order of their rings.
 
     A lookup takes 4 cycles, one can begin in each but those in which it would read the cache while
-    a WQE comes in: then the one begun a cycle later answers. One whose WQE is not in the cache yet
-    becomes known when it is, at most 6 cycles after its last word. A doorbell that clears a QP
-    waits until no Send of that QP and no read is on its way: then its ring is read no more.
+    a WQE comes in, or an index while it is written: then the one begun a cycle later answers. One
+    whose WQE is not in the cache yet becomes known when it is, at most 6 cycles after its last
+    word. A doorbell is taken in its second cycle or later; one that clears a QP waits until no Send
+    of that QP and no read is on its way: then its ring is read no more.
 
     Parameters
     ----------
@@ -127,15 +129,17 @@ class ReceiveQueue(wiring.Component):
         cache_bits = exact_log2(self._depth)
         level_bits = cache_bits + 1
         m.submodules.prefetch = prefetch = ReceivePrefetch(self._parameters, self._depth)
-        m.submodules.producers = producers = memory.Memory(shape=32, depth=n, init=[])
-        m.submodules.consumers = consumers = memory.Memory(shape=32, depth=n, init=[])
+        # No index is read while it is written: synthesis need not add logic for that case.
+        apart = {"no_rw_check": 1}
+        m.submodules.producers = producers = memory.Memory(shape=32, depth=n, init=[], attrs=apart)
+        m.submodules.consumers = consumers = memory.Memory(shape=32, depth=n, init=[], attrs=apart)
         m.submodules.filled = filled = memory.Memory(shape=level_bits, depth=n, init=[])
         producer_write = producers.write_port()
         consumer_write = consumers.write_port()
         filled_write = filled.write_port()
         producer = producers.read_port()
         consumer = consumers.read_port()
-        filled_end = filled.read_port()
+        filled_end = filled.read_port(domain="comb")
         cached_address = Signal(range(n * self._depth))
         cached = self._cache(m, prefetch, cached_address)
 
@@ -153,6 +157,7 @@ class ReceiveQueue(wiring.Component):
         guess = Signal()
         consumed = Signal()
         misguessed = Signal()
+        next_4 = Signal(32)
         m.d.comb += [
             guess.eq(look.may_take & ~doubt),
             consumed.eq(sent & self.settle & self.consume),
@@ -165,7 +170,7 @@ class ReceiveQueue(wiring.Component):
             m.d.sync += [
                 held.eq(look.known),
                 held_qpn.eq(look.qpn),
-                held_next.eq(look.receive.index + 1),
+                held_next.eq(next_4),
                 look.wrong.eq(misguessed),
             ]
         with m.Elif(held & misguessed):
@@ -193,35 +198,42 @@ class ReceiveQueue(wiring.Component):
         with m.If(sweeping):
             m.d.sync += [sweep.eq(sweep + 1), sweeping.eq(~sweep.all())]
         doorbell = self.doorbells.payload
+        # Decided in a doorbell's first cycle, for it to be taken from the second on.
+        seen = Signal()
         resetting = Signal()
-        reset = Signal()
+        in_range = Signal()
         rung = Signal()
+        reset = Signal()
         clear_qpn = Signal(width)
 
-        def is_reset(qpn):
+        def is_rung(qpn):
             return doorbell.qpn[:width] == qpn
 
+        waits = self.doorbells.valid & ~self.doorbells.ready
+        m.d.sync += [
+            seen.eq(waits),
+            in_range.eq(~doorbell.qpn[width:].any()),
+            resetting.eq(waits & doorbell.reset & ~doorbell.qpn[width:].any()),
+        ]
         m.d.comb += [
-            resetting.eq(self.doorbells.valid & doorbell.reset & (doorbell.qpn < n)),
             self.doorbells.ready.eq(
-                ~sweeping
+                seen
+                & ~sweeping
                 & ~consumed
                 & (
                     ~resetting
-                    | (prefetch.idle & ~(held & is_reset(held_qpn)) & ~(sent & is_reset(sent_qpn)))
+                    | (prefetch.idle & ~(held & is_rung(held_qpn)) & ~(sent & is_rung(sent_qpn)))
                 )
             ),
-            rung.eq(self.doorbells.valid & self.doorbells.ready & (doorbell.qpn < n)),
+            rung.eq(self.doorbells.ready & in_range),
             reset.eq(rung & doorbell.reset),
-            producer_write.en.eq(sweeping | rung),
-            producer_write.addr.eq(Mux(sweeping, sweep, doorbell.qpn)),
-            producer_write.data.eq(Mux(sweeping | doorbell.reset, 0, doorbell.index)),
+            producer_write.addr.eq(prefetch.clear_qpn),
             consumer_write.en.eq(sweeping | consumed | reset),
-            consumer_write.addr.eq(Mux(sweeping, sweep, Mux(consumed, sent_qpn, doorbell.qpn))),
+            consumer_write.addr.eq(Mux(consumed, sent_qpn, clear_qpn)),
             consumer_write.data.eq(Mux(consumed, sent_next, 0)),
-            filled_write.en.eq(sweeping | reset | prefetch.fill),
-            filled_write.addr.eq(prefetch.filled.qpn),
-            filled_write.data.eq(prefetch.filled.index + 1),
+            filled_write.en.eq(prefetch.clear | prefetch.fill),
+            filled_write.addr.eq(Mux(prefetch.clear, prefetch.clear_qpn, prefetch.filled.qpn)),
+            filled_write.data.eq(Mux(prefetch.clear, 0, prefetch.filled.index + 1)),
             prefetch.pause.eq(sweeping | resetting),
             clear_qpn.eq(Mux(sweeping, sweep, doorbell.qpn)),
             prefetch.hint.eq(consumed | (rung & ~doorbell.reset)),
@@ -232,41 +244,50 @@ class ReceiveQueue(wiring.Component):
             prefetch.clear.eq(sweeping | reset),
             prefetch.sweep.eq(sweeping),
             prefetch.clear_qpn.eq(clear_qpn),
+            producer_write.en.eq(sweeping | rung),
+            producer_write.data.eq(doorbell.index),
         ]
-        with m.If(sweeping | reset):
-            m.d.comb += [filled_write.addr.eq(clear_qpn), filled_write.data.eq(0)]
+        with m.If(sweeping | doorbell.reset):
+            m.d.sync += producer_write.data.eq(0)
 
         # The prefetch uses the read ports in cycles that no lookup needs.
-        qpn = Signal(width)
+        qpn, qpn_1, qpn_2 = Signal(width), Signal(width), Signal(width)
         flush = Signal()
+        cleared = Signal()
         lent = Signal()
+
+        def is_written(qpn):
+            return (consumed & (sent_qpn == qpn)) | (
+                producer_write.en & (producer_write.addr == qpn)
+            )
+
+        m.d.sync += cleared.eq(reset)
         m.d.comb += [
-            prefetch.look_taken.eq(look.lookup & ~look.waiting),
+            prefetch.look_taken.eq((look.lookup & ~look.waiting) | is_written(prefetch.look_qpn)),
             lent.eq(prefetch.look & ~prefetch.look_taken),
             qpn.eq(Mux(lent, prefetch.look_qpn, look.qpn)),
             producer.addr.eq(qpn),
             consumer.addr.eq(qpn),
-            filled_end.addr.eq(qpn),
+            filled_end.addr.eq(qpn_1),
             self.qp.index.eq(prefetch.look_qpn),
             self.qp_used.eq(lent),
             prefetch.qp.row.eq(self.qp.row),
-            flush.eq(misguessed | reset),
+            flush.eq(misguessed | cleared),
         ]
 
         # Lookup: valid[k], ahead[k] and so on are those of k cycles before.
         valid_0, ahead_0 = Signal(), Signal()
         valid, ahead = Signal(5), Signal(4)
-        qpn_1, qpn_2 = Signal(width), Signal(width)
         producer_2, consumer_2 = Signal(32), Signal(32)
         filled_2 = Signal(level_bits)
-        index_2, index_3 = Signal(32), Signal(32)
+        index_2, index_3 = Signal(16), Signal(16)
+        next_3 = Signal(32)
         posted_3 = Signal(32)
         level_3 = Signal(level_bits)
         receive_4 = Signal(PostedReceive)
         present_4 = Signal()
         m.d.comb += [
-            # A consumer index read while it is written is the old one.
-            valid_0.eq(look.lookup & ~lent & ~(consumed & (sent_qpn == look.qpn))),
+            valid_0.eq(look.lookup & ~lent & ~is_written(look.qpn)),
             ahead_0.eq(
                 Mux(
                     look.offered & held,
@@ -274,7 +295,7 @@ class ReceiveQueue(wiring.Component):
                     sent & ~self.settle & sent_guess & (sent_qpn == look.qpn),
                 )
             ),
-            index_2.eq(consumer_2 + ahead[2]),
+            index_2.eq(consumer_2[:16] + ahead[2]),
             cached_address.eq(Cat(index_2[:cache_bits], qpn_2)),
             prefetch.consumer.eq(consumer_2),
             prefetch.posted.eq(posted_3),
@@ -288,6 +309,8 @@ class ReceiveQueue(wiring.Component):
             consumer_2.eq(consumer.data),
             filled_2.eq(filled_end.data),
             index_3.eq(index_2),
+            next_3.eq(consumer_2 + ahead[2] + 1),
+            next_4.eq(next_3),
             posted_3.eq(producer_2 - consumer_2),
             level_3.eq(filled_2 - consumer_2),
             receive_4.available.eq(posted_3 != ahead[3]),
@@ -307,7 +330,7 @@ class ReceiveQueue(wiring.Component):
         m.d.comb += [
             look.receive.eq(receive_4),
             look.receive.available.eq(receive_4.available & ~refused),
-            look.known.eq(valid[4] & ~absent & ~(resetting & is_reset(look.qpn))),
+            look.known.eq(valid[4] & ~absent & ~cleared & ~(resetting & is_rung(look.qpn))),
             prefetch.miss.eq(look.waiting & valid[4] & absent),
             prefetch.miss_qpn.eq(look.qpn),
             prefetch.waiting.eq(look.waiting),

@@ -108,9 +108,7 @@ class RowTable(wiring.Component):
             m.d.sync += [sweep.eq(sweep + 1), self.busy.eq(~sweep.all())]
         for number, read in enumerate(self.reads):
             # No row is read while it is written: synthesis need not add logic for that case.
-            rows = memory.Memory(
-                shape=width, depth=self._depth, init=[], attrs={"no_rw_check": 1}
-            )
+            rows = memory.Memory(shape=width, depth=self._depth, init=[], attrs={"no_rw_check": 1})
             m.submodules[f"rows{number}"] = rows
             write_port, read_port = rows.write_port(), rows.read_port()
             # What block RAM gives of a row that is written at the same time is not defined. A port
