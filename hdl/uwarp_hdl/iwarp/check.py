@@ -343,7 +343,7 @@ class SegmentCheck(wiring.Component):
         ]
 
         # All of the verdict but ``above``.
-        stag_row = stag[8:] >= n_region
+        stag_row = stag[8 + exact_log2(n_region) :].any()
         stag_key = region.key != stag[:8]
         stag_pd = region.pd != qp.pd
         sends = qp.state == QpState.RTS
@@ -361,7 +361,7 @@ class SegmentCheck(wiring.Component):
         )
         access = Mux(is_request, remote_read, Mux(is_opening, local_write, remote_write))
         failures = [
-            (Counter.DROP_QP_STATE, is_down | qp_failed | (datagram.qpn >= n_qp)),
+            (Counter.DROP_QP_STATE, is_down | qp_failed | datagram.qpn[exact_log2(n_qp) :].any()),
             (Counter.DROP_OWN_GROUP, datagram.group & datagram.own & own_port),
             (Counter.DROP_PEER, ~is_opening & (foreign_ip | foreign_port)),
             (

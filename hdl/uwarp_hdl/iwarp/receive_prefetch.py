@@ -22,7 +22,13 @@ from ..interfaces import ReadClientSignature, TableReadSignature
 from ..layouts import QP_ROW, RECV_WQE_LAYOUT, EventRequest
 from ..stream.roomy_fifo import RoomyFifo
 
-__all__ = ["CachedReceive", "ReceivePrefetch", "check_depth", "default_depth", "fill_layout"]
+__all__ = [
+    "ReceivePrefetch",
+    "cached_receive_layout",
+    "check_depth",
+    "default_depth",
+    "fill_layout",
+]
 
 FLIGHTS = 16
 WQE_WORDS = RECV_WQE.size // 8
@@ -47,19 +53,21 @@ def check_depth(depth: int) -> None:
         raise ValueError(f"depth is {depth!r}; it takes a power of two from 4 to 1024")
 
 
-class CachedReceive(data.Struct):
-    """What is kept of a WQE. ``error``: it could not be read."""
-
-    addr: 64
-    length: 32
-    lkey: 32
-    error: 1
+def cached_receive_layout(parameters: Parameters) -> data.StructLayout:
+    """What is kept of a WQE. ``lkey`` is as it came for a row of the region table, and of a row
+    beyond for any other. ``error``: it could not be read."""
+    lkey = 8 + exact_log2(parameters.n_region) + 1
+    return data.StructLayout({"addr": 64, "length": 32, "lkey": lkey, "error": 1})
 
 
 def fill_layout(parameters: Parameters) -> data.StructLayout:
     """A WQE that was read: the one at the free-running ``index``, modulo 2^16, of a QP's ring."""
     return data.StructLayout(
-        {"qpn": exact_log2(parameters.n_qp), "index": 16, "receive": CachedReceive}
+        {
+            "qpn": exact_log2(parameters.n_qp),
+            "index": 16,
+            "receive": cached_receive_layout(parameters),
+        }
     )
 
 
@@ -253,7 +261,7 @@ class ReceivePrefetch(wiring.Component):
         with m.FSM() as fsm:
             m.d.sync += self.idle.eq(fsm.ongoing("IDLE") & ~flying & self.pause)
             with m.State("IDLE"):
-                with m.If(~self.pause & ~self.event_requests.valid):
+                with m.If(~self.pause & ~self.clear & ~self.event_requests.valid):
                     m.d.sync += for_miss.eq(0)
                     # A miss is looked at once, and whenever it lasts with nothing on its way.
                     missed = self.miss & ~(served & flying)
@@ -341,6 +349,8 @@ class ReceivePrefetch(wiring.Component):
         spoiled = Signal()  # a word of the burst
         received = data.View(RECV_WQE_LAYOUT, Cat(words, beat.p.data))
         filled = self.filled
+        lkey = received.sge0_lkey
+        in_table = len(filled.receive.lkey) - 1
         m.d.comb += [
             beat.ready.eq(1),
             faults.last.eq(flight.qpn),
@@ -356,7 +366,7 @@ class ReceivePrefetch(wiring.Component):
                 m.d.sync += [
                     filled.receive.addr.eq(received.sge0_addr),
                     filled.receive.length.eq(received.sge0_length),
-                    filled.receive.lkey.eq(received.sge0_lkey),
+                    filled.receive.lkey.eq(Cat(lkey[:in_table], lkey[in_table:].any())),
                 ]
             with m.If(word == WQE_WORDS - 1):
                 m.d.sync += [

@@ -19,7 +19,12 @@ from uwarp.contract import Parameters
 
 from ..interfaces import ReadClientSignature, TableReadSignature
 from ..layouts import QP_ROW, EventRequest, RingDoorbell
-from .receive_prefetch import CachedReceive, ReceivePrefetch, check_depth, default_depth
+from .receive_prefetch import (
+    ReceivePrefetch,
+    cached_receive_layout,
+    check_depth,
+    default_depth,
+)
 
 __all__ = ["PostedReceive", "ReceiveLookupSignature", "ReceiveQueue"]
 
@@ -32,7 +37,8 @@ def _block_ram_width(depth):
 
 class PostedReceive(data.Struct):
     """A posted receive, if ``available``: the one at the free-running ``index``, modulo 2^16, of
-    its ring. ``error``: its WQE could not be read."""
+    its ring. ``lkey`` is of a row beyond the region table if that of the WQE is. ``error``: its WQE
+    could not be read."""
 
     available: 1
     error: 1
@@ -348,7 +354,7 @@ class ReceiveQueue(wiring.Component):
         filled = prefetch.filled
         depth = self._parameters.n_qp * self._depth
         width = _block_ram_width(depth)
-        bits = Signal(CachedReceive)
+        bits = Signal(cached_receive_layout(self._parameters))
         word = filled.receive.as_value()
         for first in range(0, len(word), width):
             part = word[first : first + width]
