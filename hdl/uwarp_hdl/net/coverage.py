@@ -49,17 +49,20 @@ class UdpRemainder(wiring.Component):
         m = Module()
         before = 8 * SEGMENT_STEP - UDP
         more = Signal()  # than a word
+        begins = self.word.step == SEGMENT_STEP
+        # One adder for both.
+        reduced = Mux(begins, self.udp_length, self.octets) - Mux(begins, before, 8)
         with m.If(self.word.valid):
-            with m.If(self.word.step == SEGMENT_STEP):
+            with m.If(begins):
                 m.d.sync += [
-                    self.octets.eq(self.udp_length - before),
+                    self.octets.eq(reduced),
                     # Nor are there more words of a datagram of less than its header: the verdict
                     # on that does not ask.
                     more.eq(self.udp_length[4:].any() | self.udp_length[:4].all()),
                 ]
             with m.Elif((self.word.step > SEGMENT_STEP) & more):
                 over_two = self.octets[5:].any() | self.octets[4] & self.octets[:4].any()
-                m.d.sync += [self.octets.eq(self.octets - 8), more.eq(over_two)]
+                m.d.sync += [self.octets.eq(reduced), more.eq(over_two)]
             with m.Else():
                 m.d.sync += [self.octets.eq(0), more.eq(0)]
         return m

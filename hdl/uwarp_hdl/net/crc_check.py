@@ -50,18 +50,18 @@ class CrcCheck(wiring.Component):
         low, share = Signal(32), Signal(32)
         add, restart = Signal(), Signal()
         state = Signal(32, init=self._start)
-        expected = Signal(32)
+        tail = Signal(3)
         residues = Array(Const(value, 32) for value in crc32c.RESIDUES[:8])
         m.d.sync += [
             low.eq(self.data[:32]),
             share.eq(crc32c.data_share(self.data[32:])),
             add.eq(self.add),
             restart.eq(self.restart),
-            expected.eq(residues[self.tail]),
+            tail.eq(self.tail),
         ]
         with m.If(restart):
             m.d.sync += state.eq(self._start)
         with m.Elif(add):
             m.d.sync += state.eq(crc32c.advance(state ^ low, 8) ^ share)
-        m.d.comb += self.right.eq(state == expected)
+        m.d.comb += self.right.eq(state == residues[tail])
         return m

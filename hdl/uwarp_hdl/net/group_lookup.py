@@ -42,6 +42,7 @@ class GroupLookup(wiring.Component):
     is_group : In(1)
         Row of the group table; one beyond it never matches.
     groups : Out(GroupLookupSignature)
+    destination : Out(128)
     match : Out(1)
         ``is_group``, the row is in use, and its address is the destination.
     """
@@ -54,6 +55,7 @@ class GroupLookup(wiring.Component):
                 "row": In(16),
                 "is_group": In(1),
                 "groups": Out(GroupLookupSignature(self._index_width)),
+                "destination": Out(128),
                 "match": Out(1),
             }
         )
@@ -64,7 +66,7 @@ class GroupLookup(wiring.Component):
         # The word's octets in network order, so that the address is a number: octet i of the word
         # is ``octets[8 * (7 - i):]``.
         octets = Cat(word.data.word_select(octet, 8) for octet in reversed(range(8)))
-        destination = Signal(128)
+        destination = self.destination
 
         def in_word(index):
             return word.valid & (word.index == index)

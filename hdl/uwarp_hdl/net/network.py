@@ -39,6 +39,8 @@ class NetworkCheck(wiring.Component):
     Attributes
     ----------
     word : In(FrameWord)
+    destination : In(128)
+        As of GroupLookup: there with the ``word`` that holds its last octet.
     config : In(PortConfig)
     udp_index : Out(4)
         Index of the word with the header's last octets, right when word 2 is ``word``; below 4 if
@@ -53,6 +55,7 @@ class NetworkCheck(wiring.Component):
     """
 
     word: In(FrameWord)
+    destination: In(128)
     config: In(PortConfig)
     udp_index: Out(4)
     payload_length: Out(16)
@@ -95,7 +98,7 @@ class NetworkCheck(wiring.Component):
                 m.d.sync += length.eq(lanes[0])
 
         payload = Signal(17)
-        end = Signal(17)
+        last = Signal(17)  # octet of the datagram
         header_end = Mux(word.early, EARLY_HEADER, ETHERNET_HEADER)
         m.d.comb += [
             self.udp_index.eq((units + 3)[1:]),
@@ -103,31 +106,31 @@ class NetworkCheck(wiring.Component):
         ]
         m.d.sync += [
             payload.eq(length - Mux(word.ipv6, 0, units << 2)),
-            end.eq(length + Mux(word.ipv6, EARLY_HEADER + IPV6_HEADER, header_end)),
+            last.eq(length + (Mux(word.ipv6, EARLY_HEADER + IPV6_HEADER, header_end) - 1)),
             self.malformed.eq(wrong_version | payload[16]),
             # The header is in full if the datagram is, but where its own length is too small.
-            self.short.eq((word.step == 0) | (end > word.position + 1)),
+            self.short.eq((word.step == 0) | (last > word.position)),
         ]
 
-        # Two halves of an IPv4 address, three words of an IPv6 one.
-        ipv4, ipv6 = self.config.ipv4, self.config.ipv6
-        ours4, all_ones = Signal(2), Signal(2)
-        ours6 = Signal(3)
-        halves = (Mux(word.early, lanes[1], lanes[3]), Mux(word.early, lanes[2], lanes[0]))
-        with in_word(3):
-            m.d.sync += [ours4[0].eq(halves[0] == ipv4[16:]), all_ones[0].eq(halves[0].all())]
-        with m.If(word.valid & (word.index == Mux(word.early, 3, 4))):
-            m.d.sync += [ours4[1].eq(halves[1] == ipv4[:16]), all_ones[1].eq(halves[1].all())]
-        with in_word(4):
-            m.d.sync += ours6[0].eq(Cat(*lanes[:0:-1]) == ipv6[80:])
-        with in_word(5):
-            m.d.sync += ours6[1].eq(Cat(*lanes[::-1]) == ipv6[16:80])
-        with in_word(6):
-            m.d.sync += ours6[2].eq(lanes[0] == ipv6[:16])
+        # Four parts of an address, to be looked at together in the next cycle.
+        address = self.destination
+        ours = Signal(4)
+        all_ones = Signal()
         is_ipv6 = Signal()
-        m.d.sync += is_ipv6.eq(word.ipv6)
+        own = Mux(word.ipv6, self.config.ipv6[:32], self.config.ipv4)
+        m.d.sync += [
+            is_ipv6.eq(word.ipv6),
+            ours[0].eq(address[:32] == own),
+            *(
+                ours[i].eq(
+                    ~word.ipv6 | (address.word_select(i, 32) == self.config.ipv6.word_select(i, 32))
+                )
+                for i in range(1, 4)
+            ),
+            all_ones.eq(~word.ipv6 & address[:32].all()),
+        ]
         m.d.comb += [
-            self.broadcast.eq(all_ones.all() & ~is_ipv6),
-            self.other_address.eq(Mux(is_ipv6, ~ours6.all(), ~(ours4.all() | all_ones.all()))),
+            self.broadcast.eq(all_ones),
+            self.other_address.eq(~(ours.all() | all_ones)),
         ]
         return m

@@ -157,6 +157,7 @@ class FrameReceiver(wiring.Component):
             verdict.following.eq(words[0]),
             verdict.word.eq(words[1]),
             verdict.destination_mac.eq(link.fields.destination_mac),
+            verdict.destination.eq(group.destination),
             numbering.udp_index.eq(verdict.udp_index),
             verdict.fields.eq(checked.fields),
             verdict.config.eq(self.config),

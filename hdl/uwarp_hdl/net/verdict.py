@@ -52,7 +52,8 @@ class Verdict(wiring.Component):
     following : In(FrameWord)
         Cycle 0.
     destination_mac : In(48)
-        Cycle 1.
+    destination : In(128)
+        Addresses, cycle 1; the latter as of GroupLookup.
     fields : In(StructLayout)
         CHECKED_FIELDS of the frame, cycle 1. ``udp_checksum`` is looked at in cycle 4.
     config : In(PortConfig)
@@ -83,6 +84,7 @@ class Verdict(wiring.Component):
                 "word": In(FrameWord),
                 "following": In(FrameWord),
                 "destination_mac": In(48),
+                "destination": In(128),
                 "fields": In(layout),
                 "config": In(PortConfig),
                 "udp_index": Out(4),
@@ -112,6 +114,7 @@ class Verdict(wiring.Component):
         m.submodules.network = ip = NetworkCheck()
         m.d.comb += [
             ip.word.eq(self.word),
+            ip.destination.eq(self.destination),
             ip.config.eq(self.config),
             self.udp_index.eq(ip.udp_index),
         ]
