@@ -15,7 +15,7 @@ more than its bursts for each piece. A final piece takes one cycle more than its
 one ends up in two words of the frame.
 """
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -34,6 +34,7 @@ FIFO_WORDS = 512
 JOBS = 32
 
 _COUNT_WIDTH = LENGTH_WIDTH - 2
+_LINE_WIDTH = _COUNT_WIDTH + 1 - (BURST_WORDS - 1).bit_length()
 
 
 class PayloadWord(data.Struct):
@@ -50,12 +51,12 @@ class PayloadWord(data.Struct):
 class _Alignment(data.Struct):
     """How a piece's words of memory become words of the frame.
 
-    They go ``rotate`` octets up; ``prime`` if the first one fills up no word, because its octets
+    They are ``more`` than one by that many, and go ``rotate`` octets up; ``prime`` if the first one fills up no word, because its octets
     lie beyond the word's end. The piece ends before octet ``tail`` of a word, or 0, which with
     ``spill`` is the one after that which the last word of memory completes.
     """
 
-    words: _COUNT_WIDTH
+    more: _COUNT_WIDTH
     place: 3
     rotate: 3
     prime: 1
@@ -113,71 +114,70 @@ class PayloadReader(wiring.Component):
         job, bursts = self.jobs.p, self.read.bursts
         first = job.address[:3]
         alignment = alignments.i.p
-        words_in = (first + job.length + 7) >> 3
+        more = (first + job.length - 1) >> 3
         last_octet = Signal(3)  # of the word of the frame
         rotate = Signal(3)
 
-        word_address = Signal(61)
-        left = Signal(_COUNT_WIDTH)
+        # The job stays where it is until its last burst is asked for. Bursts end at lines.
+        line_bits = BURST_WORDS.bit_length() - 1
+        line_address = job.address[3 + line_bits :]
+        offset = job.address[3 : 3 + line_bits]  # of the first word in its line
+        last_end = Signal(line_bits)  # the last word's place in line ``last_line``
+        line, last_line = Signal(_LINE_WIDTH), Signal(_LINE_WIDTH)
+        begin, end = Signal(line_bits), Signal(line_bits)  # of a burst in its line
         # Without the burst just asked for, if ``asked``.
         vacant = Signal(range(FIFO_WORDS + 1), init=FIFO_WORDS)
-        boundary = Signal(range(BURST_WORDS + 1))  # words to it
-        size = Signal(range(BURST_WORDS + 1))
         is_last = Signal()
         ask, asked, popped = Signal(), Signal(), Signal()
         m.d.comb += [
             last_octet.eq(job.place + job.length[:3] - 1),
             rotate.eq(job.place - first),
-            alignment.words.eq(words_in),
+            alignment.more.eq(more),
             alignment.place.eq(job.place),
             alignment.rotate.eq(rotate),
             alignment.prime.eq(first > job.place),
             alignment.tail.eq(job.place + job.length[:3]),
             alignment.spill.eq(last_octet < rotate),
             alignment.final.eq(job.final),
-            is_last.eq(left <= boundary),
-            size.eq(Mux(is_last, left, boundary)),
+            is_last.eq(line == last_line),
+            end.eq(Mux(is_last, last_end, BURST_WORDS - 1)),
             words.i.p.eq(self.read.beats.p),
             words.i.valid.eq(self.read.beats.valid),
             self.read.beats.ready.eq(words.i.ready),
         ]
-        line = BURST_WORDS.bit_length() - 1
         has_room = Mux(asked, vacant >= 2 * BURST_WORDS, vacant >= BURST_WORDS)
         with m.FSM():
             with m.State("JOB"):
-                m.d.comb += [
-                    self.jobs.ready.eq(alignments.i.ready),
-                    alignments.i.valid.eq(self.jobs.valid),
-                ]
+                m.d.comb += alignments.i.valid.eq(self.jobs.valid)
                 m.d.sync += [
-                    word_address.eq(job.address[3:]),
-                    boundary.eq(BURST_WORDS - job.address[3:][:line]),
-                    left.eq(words_in),
+                    line.eq(0),
+                    begin.eq(offset),
+                    Cat(last_end, last_line).eq(offset + more),
                 ]
                 with m.If(self.jobs.valid & alignments.i.ready):
                     m.next = "BURSTS"
             with m.State("BURSTS"):
                 with m.If((~bursts.valid | bursts.ready) & has_room):
-                    m.d.comb += ask.eq(1)
-                    # A burst that does not end at the boundary is the job's last.
-                    m.d.sync += [
-                        word_address.eq((word_address[line:] + 1) << line),
-                        boundary.eq(BURST_WORDS),
-                        left.eq(left - boundary),
-                    ]
+                    m.d.comb += [ask.eq(1), self.jobs.ready.eq(is_last)]
+                    m.d.sync += [line.eq(line + 1), begin.eq(0)]
                     with m.If(is_last):
                         m.next = "JOB"
 
         with m.If(~bursts.valid | bursts.ready):
             m.d.sync += [
                 bursts.valid.eq(ask),
-                bursts.p.address.eq(word_address << 3),
-                bursts.p.beats.eq(size - 1),
+                bursts.p.address.eq(Cat(Const(0, 3), begin, line_address + line)),
+                bursts.p.beats.eq(end - begin),
             ]
+        # Less those of the burst, beats + 1, which is adding the complement of beats; and popped.
+        taken = Signal(len(vacant))
+        m.d.comb += taken.eq(
+            Mux(asked, Cat(~bursts.p.beats[:line_bits], Const(-1, len(taken) - line_bits)), 0)
+        )
         m.d.sync += [
             asked.eq(ask),
             popped.eq(words.o.valid & words.o.ready),
-            vacant.eq(vacant - Mux(asked, bursts.p.beats + 1, 0) + popped),
+            vacant.eq((Cat(1, vacant) + Cat(popped, taken))[1:]),
         ]
 
     def _align(self, m, words, alignments, owners):
@@ -197,7 +197,7 @@ class PayloadReader(wiring.Component):
             by = 8 << bit
             turned = Mux(turn, Cat(turned[64 - by :], turned[: 64 - by]), turned)
         blend = Signal(64)
-        # More than none, and one, of ``piece.words``.
+        # A word of memory is still to come; one only.
         needs_word = Signal()
         last_word = Signal()
         ending = Signal()  # the piece, with the next step
@@ -246,11 +246,11 @@ class PayloadReader(wiring.Component):
                 # The next segment's first word begins with zeros.
                 m.d.sync += kept.eq(0)
             with m.If(needs_word):
-                ends_next = Mux(piece.spill & piece.final, last_word, piece.words == 2)
+                ends_next = Mux(piece.spill & piece.final, last_word, piece.more == 1)
                 m.d.sync += [
-                    piece.words.eq(piece.words - 1),
+                    piece.more.eq(piece.more - 1),
                     needs_word.eq(~last_word),
-                    last_word.eq(piece.words == 2),
+                    last_word.eq(piece.more == 1),
                     ending.eq(ends_next),
                     completes.eq(~ends_next | closes),
                 ]
@@ -263,7 +263,7 @@ class PayloadReader(wiring.Component):
                 ]
         # A final piece that spills ends with a word of what is kept.
         coming = alignments.o.p
-        one_word = coming.words == 1
+        one_word = coming.more == 0
         ends_first = one_word & ~(coming.spill & coming.final)
         closes_coming = coming.spill | coming.final | (coming.tail == 0)
         with m.If(alignments.o.ready):
