@@ -5,13 +5,13 @@
     segments, destinations --> header words --+--> word --> frame buffer
     quads --> quad memory --------^           |      |
     payload ----------------------------------+      |
-    opened --> answers                               +--> CRC32c and UDP checksum --> frames
+    opened --> answers                               +--> CRC32c and UDP checksum --> frames, checks
 
 A word a cycle, and one cycle between frames; a segment that nothing is built beside waits 2 cycles
 for its destination. The payload begins in octet 0 or 4 of a word; there
-the header's last four octets are before it. A frame is announced 11 cycles after its last word; by
-then the builder is on the next one. CRC and UDP checksum are not in the buffer: the sender inserts
-them.
+the header's last four octets are before it. A frame is announced 9 cycles after its last word, and
+its checks come 7 after that; by then the builder is on the next one. CRC and UDP checksum are not
+in the buffer: the sender inserts them.
 """
 
 from amaranth.hdl import Cat, Module, Mux, Signal, Value
@@ -41,7 +41,7 @@ from ..stream.ports import keep_apart
 from ..stream.queue import Queue
 from .destination import HIGH, LINK, LOW, PORT, LinkWord, PortWord, destination_address
 from .fetch import OVERHEAD
-from .frame_check import FrameCheck, FrameEnd
+from .frame_check import BEFORE_LATE_DDP, FrameCheck, FrameChecks, FrameEnd
 from .payload_reader import PayloadWord
 from .scheduler import all_slots, slot_width
 from .segment import QUAD_ROWS, quads_layout, segment_layout
@@ -111,6 +111,8 @@ class FrameBuilder(wiring.Component):
     tail : In
         First word of the buffer that is still in use; one bit more than an address.
     frames : Out(stream of FrameEnd)
+    checks : Out(stream of FrameChecks)
+        Of each FrameEnd with ``frame``, in their order, no later than 7 cycles after it is offered.
     done : Out(stream of done_layout)
         One for each FrameEnd with ``completes``, offered no later than that.
     finished : In(2)
@@ -143,6 +145,7 @@ class FrameBuilder(wiring.Component):
                 "write_data": Out(64),
                 "tail": In(address_width + 1),
                 "frames": Out(stream.Signature(FrameEnd)),
+                "checks": Out(stream.Signature(FrameChecks)),
                 "done": Out(stream.Signature(done_layout(parameters))),
                 "finished": In(2),
                 "failed_slot": In(slot_width(parameters)),
@@ -157,12 +160,14 @@ class FrameBuilder(wiring.Component):
         depth = buffer_words(self._parameters)
         n_slots = all_slots(self._parameters)
         m.submodules.frame_queue = frame_queue = Queue(FrameEnd, FRAMES, registered=False)
+        m.submodules.check_queue = check_queue = Queue(FrameChecks, FRAMES, registered=False)
         m.submodules.done_queue = done_queue = Queue(self.done.p.shape(), FRAMES, registered=False)
         m.submodules.marks = marks = Memory(shape=1, depth=n_slots, init=[])
         mark_read = marks.read_port(domain="comb")
         mark_look = marks.read_port(domain="comb")
         mark_write = marks.write_port()
         wiring.connect(m, frame_queue.o, wiring.flipped(self.frames))
+        wiring.connect(m, check_queue.o, wiring.flipped(self.checks))
         wiring.connect(m, done_queue.o, wiring.flipped(self.done))
 
         m.submodules.answers = answers = Queue(1, ANSWERS)
@@ -334,11 +339,10 @@ class FrameBuilder(wiring.Component):
             self.write_enable.eq(word_valid),
             self.write_address.eq(cursor),
             self.write_data.eq(word),
-            check.low.eq(Mux(low_covered, word[:32], 0)),
+            check.low.eq(Mux(low_covered, word[:32], BEFORE_LATE_DDP)),
             check.step.eq(header.step),
             check.vlan.eq(segment.vlan_valid),
             check.ipv6.eq(segment.ipv6),
-            check.udp_length.eq(header.udp_length),
             check.end.octets.eq(segment.octets),
             check.end.frame.eq(good),
             check.end.completes.eq(segment.last),
@@ -355,6 +359,8 @@ class FrameBuilder(wiring.Component):
             check.end_valid.eq(end_valid),
             frame_queue.i.p.eq(check.o),
             frame_queue.i.valid.eq(check.o_valid),
+            check_queue.i.p.eq(check.checks),
+            check_queue.i.valid.eq(check.checks_valid),
         ]
         return m
 

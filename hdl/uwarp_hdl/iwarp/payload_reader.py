@@ -17,6 +17,7 @@ one ends up in two words of the frame.
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
+from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import BURST_WORDS, EventType, Parameters
@@ -51,9 +52,9 @@ class PayloadWord(data.Struct):
 class _Alignment(data.Struct):
     """How a piece's words of memory become words of the frame.
 
-    They are ``more`` than one by that many, and go ``rotate`` octets up; ``prime`` if the first one fills up no word, because its octets
-    lie beyond the word's end. The piece ends before octet ``tail`` of a word, or 0, which with
-    ``spill`` is the one after that which the last word of memory completes.
+    There are ``more`` than one. They go ``rotate`` octets up; ``prime`` if the first one fills up
+    no word, because its octets lie beyond the word's end. The piece ends before octet ``tail`` of a
+    word, or 0, which with ``spill`` is the one after that which the last word of memory completes.
     """
 
     more: _COUNT_WIDTH
@@ -97,7 +98,6 @@ class PayloadReader(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.words = words = Queue(ReadBeat, FIFO_WORDS)
         # Two queues in step: one of all these bits might not fit into LUT RAM.
         m.submodules.alignments = alignments = Queue(_Alignment, JOBS)
         m.submodules.owners = owners = Queue(self._qpn_width, JOBS)
@@ -106,9 +106,36 @@ class PayloadReader(wiring.Component):
             owners.i.valid.eq(alignments.i.valid),
             owners.o.ready.eq(alignments.o.ready),
         ]
+        words = stream.Signature(ReadBeat).create()
+        self._store(m, words)
         self._ask(m, words, alignments)
         self._align(m, words, alignments, owners)
         return m
+
+    def _store(self, m, words):
+        """Words of memory, which are asked for when there is room for them, so that nothing need
+        tell whether there is: what comes is offered 3 cycles later, then one a cycle."""
+        m.submodules.fifo = fifo = Memory(shape=ReadBeat, depth=FIFO_WORDS, init=[])
+        writer, reader = fifo.write_port(), fifo.read_port()
+        beats = self.read.beats
+        fetched, fetched_free, free = Signal(), Signal(), Signal()
+        m.d.comb += [
+            beats.ready.eq(1),
+            writer.data.eq(beats.p),
+            writer.en.eq(beats.valid),
+            free.eq(~words.valid | words.ready),
+            fetched_free.eq(~fetched | free),
+            # Never the word that is being written: synthesis need not add logic for that case.
+            reader.en.eq((writer.addr != reader.addr) & fetched_free),
+        ]
+        with m.If(beats.valid):
+            m.d.sync += writer.addr.eq(writer.addr + 1)
+        with m.If(reader.en):
+            m.d.sync += reader.addr.eq(reader.addr + 1)
+        with m.If(fetched_free):
+            m.d.sync += fetched.eq(reader.en)
+        with m.If(free):
+            m.d.sync += [words.p.eq(reader.data), words.valid.eq(fetched)]
 
     def _ask(self, m, words, alignments):
         job, bursts = self.jobs.p, self.read.bursts
@@ -141,9 +168,6 @@ class PayloadReader(wiring.Component):
             alignment.final.eq(job.final),
             is_last.eq(line == last_line),
             end.eq(Mux(is_last, last_end, BURST_WORDS - 1)),
-            words.i.p.eq(self.read.beats.p),
-            words.i.valid.eq(self.read.beats.valid),
-            self.read.beats.ready.eq(words.i.ready),
         ]
         has_room = Mux(asked, vacant >= 2 * BURST_WORDS, vacant >= BURST_WORDS)
         with m.FSM():
@@ -176,7 +200,7 @@ class PayloadReader(wiring.Component):
         )
         m.d.sync += [
             asked.eq(ask),
-            popped.eq(words.o.valid & words.o.ready),
+            popped.eq(words.valid & words.ready),
             vacant.eq((Cat(1, vacant) + Cat(popped, taken))[1:]),
         ]
 
@@ -192,7 +216,7 @@ class PayloadReader(wiring.Component):
         error = Signal()
 
         rotated = Signal(64)
-        turned = words.o.p.data
+        turned = words.p.data
         for bit, turn in enumerate(piece.rotate):
             by = 8 << bit
             turned = Mux(turn, Cat(turned[64 - by :], turned[: 64 - by]), turned)
@@ -207,8 +231,8 @@ class PayloadReader(wiring.Component):
         out_free = ~self.o.valid | self.o.ready
         m.d.comb += [
             rotated.eq(turned),
-            step.eq(active & (out_free | ~completes) & ~told.valid & (words.o.valid | ~needs_word)),
-            words.o.ready.eq(step & needs_word),
+            step.eq(active & (out_free | ~completes) & ~told.valid & (words.valid | ~needs_word)),
+            words.ready.eq(step & needs_word),
             alignments.o.ready.eq(~active | (step & ending)),
             told.p.type.eq(EventType.DMA_READ),
         ]
@@ -222,17 +246,17 @@ class PayloadReader(wiring.Component):
 
         with m.If(told.ready):
             m.d.sync += told.valid.eq(0)
-        with m.If(words.o.valid & words.o.ready):
-            failed = spoiled | words.o.p.error
+        with m.If(words.valid & words.ready):
+            failed = spoiled | words.p.error
             m.d.sync += [
-                spoiled.eq(failed & ~words.o.p.last),
-                told.valid.eq(failed & words.o.p.last),
+                spoiled.eq(failed & ~words.p.last),
+                told.valid.eq(failed & words.p.last),
                 told.p.number.eq(qpn),
             ]
         with m.If(out_free):
             m.d.sync += self.o.valid.eq(0)
         with m.If(step):
-            error_now = error | (needs_word & words.o.p.error)
+            error_now = error | (needs_word & words.p.error)
             ends_all = ending & piece.final
             m.d.sync += [
                 boundary.eq(piece.rotate),

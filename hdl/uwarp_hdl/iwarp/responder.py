@@ -284,9 +284,7 @@ class Responder(wiring.Component):
         m.d.comb += [
             mark_look.addr.eq((self.look - first)[:slot_bits]),
             self.dropped.eq((self.look >= first) & mark_look.data),
-            is_named.eq(
-                Mux(by_qp, owner_look.data.qpn, owner_look.data.region) == self.close.row
-            ),
+            is_named.eq(Mux(by_qp, owner_look.data.qpn, owner_look.data.region) == self.close.row),
             mark_write.addr.eq(Mux(taken, slot[:slot_bits], number)),
             mark_write.data.eq(~taken),
             mark_write.en.eq(taken),
