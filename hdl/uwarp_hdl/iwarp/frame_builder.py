@@ -195,7 +195,11 @@ class FrameBuilder(wiring.Component):
         m.d.sync += begun.eq(Cat(start, begun[0]))
         destination = self._fetch_destination(m, start)
         header = self._header(m, segment, destination, start, begun)
+        # In the word that they share, the payload has zeros where the header's octets are.
+        header_puts, payload_puts = Signal(2), Signal()  # of the header each half
+        halves = Cat(put.replicate(32) for put in header_puts)
         m.d.comb += [
+            word.eq((header.word & halves) | (self.payload.p.data & payload_puts.replicate(64))),
             low_covered.eq(1),
             mark_look.addr.eq(self.failed_slot),
             self.failed.eq(mark_look.data),
@@ -252,7 +256,7 @@ class FrameBuilder(wiring.Component):
 
             with m.State("HEADER"):
                 m.d.comb += [
-                    word.eq(header.word),
+                    header_puts.eq(0b11),
                     word_valid.eq(1),
                     low_covered.eq((header.step != DDP_STEP) | ~header.shifted),
                     header.advance.eq(1),
@@ -270,7 +274,7 @@ class FrameBuilder(wiring.Component):
 
             with m.State("REST"):
                 m.d.comb += [
-                    word[:32].eq(header.word[:32]),
+                    header_puts.eq(0b01),
                     word_valid.eq(1),
                     end.eq(1),
                 ]
@@ -279,12 +283,11 @@ class FrameBuilder(wiring.Component):
             with m.State("PAYLOAD"):
                 takes = self.payload.valid & space
                 m.d.comb += [
-                    word.eq(self.payload.p.data),
+                    payload_puts.eq(1),
+                    header_puts.eq(shares),
                     word_valid.eq(takes),
                     self.payload.ready.eq(space),
                 ]
-                with m.If(shares):
-                    m.d.comb += word[:32].eq(header.word[:32])
                 with m.If(takes):
                     m.d.sync += shares.eq(0)
                     with m.If(self.payload.p.last):
@@ -474,31 +477,27 @@ class FrameBuilder(wiring.Component):
         )
         m.d.comb += header.control.eq(Cat(Value.cast(ddp)[:8], Value.cast(rdmap)[:8]))
 
-        # Two rows of quads are read ahead: one is in ``pair``, the next at the memory's output.
+        # A row of quads is read ahead, at the memory's output.
         m.submodules.quad_store = quad_store = Memory(
             shape=64, depth=1 << len(self.quads.address), init=[]
         )
         quad_read, quad_write = quad_store.read_port(), quad_store.write_port()
-        pair = Signal(64)
         row_bits = (QUAD_ROWS - 1).bit_length()
         number_bits = len(self.quads.address) - row_bits
         number = Signal(number_bits, init=(1 << number_bits) - 1)
         row = Signal(range(QUAD_ROWS))
-        takes, reads = Signal(), Signal()
-        moves = start | header.advance
-        with m.If(moves):
-            m.d.sync += takes.eq(header.upcoming >= DDP_STEP)
+        reads = Signal()
         m.d.comb += [
             quad_write.addr.eq(self.quads.address),
             quad_write.data.eq(self.quads.word),
             quad_write.en.eq(self.quads.valid),
             quad_read.addr.eq(Cat(row, number)),
-            reads.eq(begun.any() | (header.advance & takes)),
-            header.ddp.eq(pair & takes.replicate(64)),
+            reads.eq(begun[1] | header.ddp_taken),
+            header.ddp.eq(quad_read.data),
         ]
         keep_apart(m, quad_read, quad_write, reads)
         with m.If(reads):
-            m.d.sync += [pair.eq(quad_read.data), row.eq(row + 1)]
+            m.d.sync += row.eq(row + 1)
         with m.If(start):
             m.d.sync += [row.eq(0), number.eq(number + 1)]
         return header
