@@ -189,12 +189,15 @@ class FrameBuilder(wiring.Component):
         word = Signal(64)
         word_valid = Signal()
         low_covered = Signal()  # by the CRC
-        end = Signal()
-        bad = Signal()
+        end, ended = Signal(), Signal()
+        bad, marks_slot = Signal(), Signal()
         begun = Signal(2)  # ``start`` one and two cycles ago
         m.d.sync += begun.eq(Cat(start, begun[0]))
         destination = self._fetch_destination(m, start)
+        idle = Signal()
         header = self._header(m, segment, destination, start, begun)
+        # Before it is known that one begins: until then it begins again and again.
+        m.d.comb += header.start.eq(idle)
         # In the word that they share, the payload has zeros where the header's octets are.
         header_puts, payload_puts = Signal(2), Signal()  # of the header each half
         halves = Cat(put.replicate(32) for put in header_puts)
@@ -206,10 +209,13 @@ class FrameBuilder(wiring.Component):
             self.built.eq(end),
             mark_read.addr.eq(segment.slot),
             mark_write.addr.eq(segment.slot),
-            mark_write.data.eq(bad & ~segment.last),
-            mark_write.en.eq(end),
+            mark_write.data.eq(marks_slot),
+            mark_write.en.eq(ended),
         ]
+        # The segment is still there in the cycle after its end.
         m.d.sync += [
+            ended.eq(end),
+            marks_slot.eq(bad & ~segment.last),
             under_way.eq(under_way + start - self.finished),
             full.eq(under_way == FRAMES),
             marked.eq(mark_read.data),
@@ -233,7 +239,10 @@ class FrameBuilder(wiring.Component):
                     m.next = "IDLE"
 
             with m.State("IDLE"):
-                m.d.comb += self.segments.ready.eq(~full & room & destination.ready)
+                m.d.comb += [
+                    idle.eq(1),
+                    self.segments.ready.eq(~full & room & destination.ready),
+                ]
                 m.d.sync += [segment.eq(self.segments.p), cursor.eq(head), refused.eq(0)]
                 self._measure_header(m, self.segments.p, last_step, shares)
                 with m.If(self.segments.valid & self.segments.ready):
@@ -437,7 +446,6 @@ class FrameBuilder(wiring.Component):
     def _header(self, m, segment, destination, start, begun):
         """The words of the header of ``segment``, of which the first comes with ``start``."""
         m.submodules.header = header = FrameHeader()
-        m.d.comb += header.start.eq(start)
         for fields, source in ((header.starting, self.segments.p), (header.i, segment)):
             m.d.comb += [
                 *(fields[name].eq(source[name]) for name in ("vlan_valid", "ipv6", "octets")),

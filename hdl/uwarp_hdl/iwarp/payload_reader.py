@@ -49,7 +49,7 @@ class PayloadWord(data.Struct):
     error: 1
 
 
-class _Alignment(data.Struct):
+def _alignment_layout(parameters):
     """How a piece's words of memory become words of the frame.
 
     There are ``more`` than one. They go ``rotate`` octets up; ``prime`` if the first one fills up
@@ -57,13 +57,18 @@ class _Alignment(data.Struct):
     word, or 0, which with ``spill`` is the one after that which the last word of memory completes.
     """
 
-    more: _COUNT_WIDTH
-    place: 3
-    rotate: 3
-    prime: 1
-    tail: 3
-    spill: 1
-    final: 1
+    return data.StructLayout(
+        {
+            "more": _COUNT_WIDTH,
+            "place": 3,
+            "rotate": 3,
+            "prime": 1,
+            "tail": 3,
+            "spill": 1,
+            "final": 1,
+            "qpn": qp_width(parameters),
+        }
+    )
 
 
 class PayloadReader(wiring.Component):
@@ -86,7 +91,7 @@ class PayloadReader(wiring.Component):
     """
 
     def __init__(self, parameters: Parameters) -> None:
-        self._qpn_width = qp_width(parameters)
+        self._alignment = _alignment_layout(parameters)
         super().__init__(
             {
                 "jobs": In(stream.Signature(ReadJob)),
@@ -98,18 +103,11 @@ class PayloadReader(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        # Two queues in step: one of all these bits might not fit into LUT RAM.
-        m.submodules.alignments = alignments = Queue(_Alignment, JOBS)
-        m.submodules.owners = owners = Queue(self._qpn_width, JOBS)
-        m.d.comb += [
-            owners.i.p.eq(self.jobs.p.qpn),
-            owners.i.valid.eq(alignments.i.valid),
-            owners.o.ready.eq(alignments.o.ready),
-        ]
+        m.submodules.alignments = alignments = Queue(self._alignment, JOBS)
         words = stream.Signature(ReadBeat).create()
         self._store(m, words)
         self._ask(m, words, alignments)
-        self._align(m, words, alignments, owners)
+        self._align(m, words, alignments)
         return m
 
     def _store(self, m, words):
@@ -166,6 +164,7 @@ class PayloadReader(wiring.Component):
             alignment.tail.eq(job.place + job.length[:3]),
             alignment.spill.eq(last_octet < rotate),
             alignment.final.eq(job.final),
+            alignment.qpn.eq(job.qpn),
             is_last.eq(line == last_line),
             end.eq(Mux(is_last, last_end, BURST_WORDS - 1)),
         ]
@@ -204,11 +203,10 @@ class PayloadReader(wiring.Component):
             vacant.eq((Cat(1, vacant) + Cat(popped, taken))[1:]),
         ]
 
-    def _align(self, m, words, alignments, owners):
+    def _align(self, m, words, alignments):
         told = self.event_requests
         spoiled = Signal()  # a word of the burst
-        piece = Signal(_Alignment)
-        qpn = Signal(self._qpn_width)
+        piece = Signal(self._alignment)
         active = Signal()
         # Octets of the frame's word before this one are in ``kept``.
         boundary = Signal(3)
@@ -251,24 +249,25 @@ class PayloadReader(wiring.Component):
             m.d.sync += [
                 spoiled.eq(failed & ~words.p.last),
                 told.valid.eq(failed & words.p.last),
-                told.p.number.eq(qpn),
+                told.p.number.eq(piece.qpn),
             ]
         with m.If(out_free):
             m.d.sync += self.o.valid.eq(0)
-        with m.If(step):
-            error_now = error | (needs_word & words.p.error)
-            ends_all = ending & piece.final
-            m.d.sync += [
-                boundary.eq(piece.rotate),
-                error.eq(error_now & ~ends_all),
-            ]
+        # The next segment's first word begins with zeros. In this order it is the register's reset.
+        ends_all = ending & piece.final
+        with m.If(step & ends_all):
+            m.d.sync += kept.eq(0)
+        with m.Elif(step):
             for octet in range(8):
                 with m.If(completes | (octet >= boundary)):
                     lane = slice(8 * octet, 8 * octet + 8)
                     m.d.sync += kept[lane].eq(rotated[lane])
-            with m.If(ends_all):
-                # The next segment's first word begins with zeros.
-                m.d.sync += kept.eq(0)
+        with m.If(step):
+            error_now = error | (needs_word & words.p.error)
+            m.d.sync += [
+                boundary.eq(piece.rotate),
+                error.eq(error_now & ~ends_all),
+            ]
             with m.If(needs_word):
                 ends_next = Mux(piece.spill & piece.final, last_word, piece.more == 1)
                 m.d.sync += [
@@ -294,7 +293,6 @@ class PayloadReader(wiring.Component):
             m.d.sync += [
                 active.eq(alignments.o.valid),
                 piece.eq(coming),
-                qpn.eq(owners.o.p),
                 needs_word.eq(1),
                 last_word.eq(one_word),
                 ending.eq(ends_first),

@@ -136,7 +136,7 @@ class FrameHeader(wiring.Component):
     Members
     -------
     start : In(1), starting : In(FrameHeaderFields)
-        A frame begins.
+        A frame begins; the one that does may be the last of several in a row.
     i : In(FrameHeaderFields), control : In(16)
         The same, and the first two octets of the DDP header (the first one in bits 7:0), from the
         cycle after ``start`` until ``word`` is the last.
