@@ -120,7 +120,8 @@ class FrameBuilder(wiring.Component):
     built : Out(1)
         Strobe: a segment is built, or will not be, and its payload read.
     failed_slot, failed : In, Out(1)
-        Whether a payload read of the slot's message has failed.
+        Whether a payload read of the slot's message has failed. It may not be told in a cycle, but
+        the message still ends as one that has.
     busy : Out(1)
         Memory is being cleared after a reset.
     """
@@ -164,7 +165,6 @@ class FrameBuilder(wiring.Component):
         m.submodules.done_queue = done_queue = Queue(self.done.p.shape(), FRAMES, registered=False)
         m.submodules.marks = marks = Memory(shape=1, depth=n_slots, init=[])
         mark_read = marks.read_port(domain="comb")
-        mark_look = marks.read_port(domain="comb")
         mark_write = marks.write_port()
         wiring.connect(m, frame_queue.o, wiring.flipped(self.frames))
         wiring.connect(m, check_queue.o, wiring.flipped(self.checks))
@@ -204,10 +204,10 @@ class FrameBuilder(wiring.Component):
         m.d.comb += [
             word.eq((header.word & halves) | (self.payload.p.data & payload_puts.replicate(64))),
             low_covered.eq(1),
-            mark_look.addr.eq(self.failed_slot),
-            self.failed.eq(mark_look.data),
+            # Whoever does not hear of a mark cuts a segment in vain, as before it is there.
+            mark_read.addr.eq(Mux(begun[0], segment.slot, self.failed_slot)),
+            self.failed.eq(mark_read.data & ~begun[0]),
             self.built.eq(end),
-            mark_read.addr.eq(segment.slot),
             mark_write.addr.eq(segment.slot),
             mark_write.data.eq(marks_slot),
             mark_write.en.eq(ended),
@@ -218,10 +218,10 @@ class FrameBuilder(wiring.Component):
             marks_slot.eq(bad & ~segment.last),
             under_way.eq(under_way + start - self.finished),
             full.eq(under_way == FRAMES),
-            marked.eq(mark_read.data),
         ]
         with m.If(begun[0]):
             m.d.sync += [
+                marked.eq(mark_read.data),
                 own.eq(destination.link.dest_mac == self.config.mac),
                 group.eq(destination.link.dest_mac[MAC_GROUP_BIT]),
             ]

@@ -147,16 +147,18 @@ class FrameCheck(wiring.Component):
 
     def _crc(self, m, after, begins, octets):
         """The CRC, turned, ten cycles after the end, and from the next one on in ``checks``."""
-        share, state = Signal(32), Signal(32)
+        # The low half goes in with the state: what is left of it after eight octets is the same.
+        share, low, state = Signal(32), Signal(32), Signal(32)
         covers = Signal()
         m.d.sync += [
-            share.eq(crc32c.data_share(Cat(self.low, self.word[32:]))),
+            share.eq(crc32c.data_share(self.word[32:])),
+            low.eq(self.low),
             covers.eq(self.valid & (self.step >= DDP_STEP)),
         ]
         with m.If(begins[0]):
             m.d.sync += state.eq(_INITIAL)
         with m.Elif(covers):
-            m.d.sync += state.eq(crc32c.advance(state, 8) ^ share)
+            m.d.sync += state.eq(crc32c.advance(state ^ low, 8) ^ share)
 
         back = Signal(32)
         excess = Signal(3)  # octets that it is still to be taken back
