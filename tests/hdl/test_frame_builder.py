@@ -115,6 +115,7 @@ class FrameBench:
         self.m.submodules.builder = self.builder = builder = FrameBuilder(PARAMETERS)
         self.m.submodules.sender = self.sender = sender = FrameSender(PARAMETERS)
         wiring.connect(self.m, builder.frames, sender.frames)
+        wiring.connect(self.m, builder.checks, sender.checks)
         self.m.d.comb += [
             sender.write_enable.eq(builder.write_enable),
             sender.write_address.eq(builder.write_address),

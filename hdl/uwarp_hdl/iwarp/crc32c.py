@@ -8,15 +8,18 @@ The step is linear, so it splits into a share of the state and a share of the da
 
     next = advance(state, n) ^ data_share(data)          n octets
 
-Each bit of either share is one XOR reduction, which synthesis balances. A unit that must be fast
+Each bit of either share is one XOR reduction; what several have in common is written once, which
+halves them. A unit that must be fast
 registers the data's share first; the loop then holds the state's share and one XOR. A segment that
 does not fill its words needs no other step widths: octets before its start are zeroed and the state
 begins at ``unstep(INITIAL, k)``, octets after its end are zeroed and the state is compared with
 ``RESIDUES[k]``, or taken back by ``unstep(state, k)``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
+from heapq import nlargest
+from itertools import combinations
 
 from amaranth.hdl import Cat, Const, Value
 
@@ -75,9 +78,69 @@ def _rows(kind: str, octets: int) -> tuple[tuple[int, ...], ...]:
     )
 
 
-def _product(kind: str, octets: int, value: Value) -> Value:
+#: Inputs of a lookup table, and the pairs of positions that are tried for a part.
+_INPUTS, _TRIED = 4, 64
+
+
+@cache
+def _factored(
+    kind: str, octets: int
+) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
+    """The same rows, of positions and parts: a part is an XOR that several rows share, and is at
+    the position after the operand's bits and the parts before it.
+
+    One after the other those are taken that save most: a part of n positions is one lookup table
+    of up to four inputs, and makes each row that has them shorter by n - 1; three are a table's.
+    """
     rows = _rows(kind, octets)
-    return Cat(Cat(value[i] for i in row).xor() if row else Const(0, 1) for row in rows)
+    width = 8 * octets if kind == "data" else 32
+    columns = [
+        sum(1 << number for number, row in enumerate(rows) if position in row)
+        for position in range(width)
+    ]
+
+    def common(positions: Sequence[int]) -> int:
+        users = (1 << len(rows)) - 1
+        for position in positions:
+            users &= columns[position]
+        return users
+
+    parts = []
+    while True:
+        least = _INPUTS - 1
+        part: tuple[int, ...] = ()
+        pairs = combinations(range(len(columns)), 2)
+        for members in nlargest(_TRIED, pairs, key=lambda pair: common(pair).bit_count()):
+            tried: tuple[int, ...] = members
+            while True:
+                saved = common(tried).bit_count() * (len(tried) - 1)
+                if saved > least:
+                    least, part = saved, tried
+                if len(tried) == _INPUTS:
+                    break
+                users = common(tried)
+                others = (each for each in range(len(columns)) if each not in tried)
+                tried += (max(others, key=lambda each: (columns[each] & users).bit_count()),)
+        if not part:
+            break
+        users = common(part)
+        for position in part:
+            columns[position] &= ~users
+        columns.append(users)
+        parts.append(part)
+    factored = tuple(
+        tuple(position for position, users in enumerate(columns) if users >> number & 1)
+        for number in range(len(rows))
+    )
+    return tuple(parts), factored
+
+
+def _product(kind: str, octets: int, value: Value) -> Value:
+    parts, rows = _factored(kind, octets)
+    terms = [value[position] for position in range(len(value))]
+    for part in parts:
+        terms.append(Cat(terms[position] for position in part).xor())
+    return Cat(Cat(terms[i] for i in row).xor() if row else Const(0, 1) for row in rows)
 
 
 def _check_state(state: Value) -> None:

@@ -5,13 +5,13 @@
     segments, destinations --> header words --+--> word --> frame buffer
     quads --> quad memory --------^           |      |
     payload ----------------------------------+      |
-    opened --> answers                               +--> CRC32c and UDP checksum --> frames
+    opened --> answers                               +--> CRC32c and UDP checksum --> frames, checks
 
 A word a cycle, and one cycle between frames; a segment that nothing is built beside waits 2 cycles
 for its destination. The payload begins in octet 0 or 4 of a word; there
-the header's last four octets are before it. A frame is announced 11 cycles after its last word; by
-then the builder is on the next one. CRC and UDP checksum are not in the buffer: the sender inserts
-them.
+the header's last four octets are before it. A frame is announced 9 cycles after its last word, and
+its checks come 7 after that; by then the builder is on the next one. CRC and UDP checksum are not
+in the buffer: the sender inserts them.
 """
 
 from amaranth.hdl import Cat, Module, Mux, Signal, Value
@@ -41,7 +41,7 @@ from ..stream.ports import keep_apart
 from ..stream.queue import Queue
 from .destination import HIGH, LINK, LOW, PORT, LinkWord, PortWord, destination_address
 from .fetch import OVERHEAD
-from .frame_check import FrameCheck, FrameEnd
+from .frame_check import BEFORE_LATE_DDP, FrameCheck, FrameChecks, FrameEnd
 from .payload_reader import PayloadWord
 from .scheduler import all_slots, slot_width
 from .segment import QUAD_ROWS, quads_layout, segment_layout
@@ -111,6 +111,8 @@ class FrameBuilder(wiring.Component):
     tail : In
         First word of the buffer that is still in use; one bit more than an address.
     frames : Out(stream of FrameEnd)
+    checks : Out(stream of FrameChecks)
+        Of each FrameEnd with ``frame``, in their order, no later than 7 cycles after it is offered.
     done : Out(stream of done_layout)
         One for each FrameEnd with ``completes``, offered no later than that.
     finished : In(2)
@@ -118,7 +120,8 @@ class FrameBuilder(wiring.Component):
     built : Out(1)
         Strobe: a segment is built, or will not be, and its payload read.
     failed_slot, failed : In, Out(1)
-        Whether a payload read of the slot's message has failed.
+        Whether a payload read of the slot's message has failed. It may not be told in a cycle, but
+        the message still ends as one that has.
     busy : Out(1)
         Memory is being cleared after a reset.
     """
@@ -143,6 +146,7 @@ class FrameBuilder(wiring.Component):
                 "write_data": Out(64),
                 "tail": In(address_width + 1),
                 "frames": Out(stream.Signature(FrameEnd)),
+                "checks": Out(stream.Signature(FrameChecks)),
                 "done": Out(stream.Signature(done_layout(parameters))),
                 "finished": In(2),
                 "failed_slot": In(slot_width(parameters)),
@@ -157,12 +161,13 @@ class FrameBuilder(wiring.Component):
         depth = buffer_words(self._parameters)
         n_slots = all_slots(self._parameters)
         m.submodules.frame_queue = frame_queue = Queue(FrameEnd, FRAMES, registered=False)
+        m.submodules.check_queue = check_queue = Queue(FrameChecks, FRAMES, registered=False)
         m.submodules.done_queue = done_queue = Queue(self.done.p.shape(), FRAMES, registered=False)
         m.submodules.marks = marks = Memory(shape=1, depth=n_slots, init=[])
         mark_read = marks.read_port(domain="comb")
-        mark_look = marks.read_port(domain="comb")
         mark_write = marks.write_port()
         wiring.connect(m, frame_queue.o, wiring.flipped(self.frames))
+        wiring.connect(m, check_queue.o, wiring.flipped(self.checks))
         wiring.connect(m, done_queue.o, wiring.flipped(self.done))
 
         m.submodules.answers = answers = Queue(1, ANSWERS)
@@ -184,29 +189,39 @@ class FrameBuilder(wiring.Component):
         word = Signal(64)
         word_valid = Signal()
         low_covered = Signal()  # by the CRC
-        end = Signal()
-        bad = Signal()
+        end, ended = Signal(), Signal()
+        bad, marks_slot = Signal(), Signal()
         begun = Signal(2)  # ``start`` one and two cycles ago
         m.d.sync += begun.eq(Cat(start, begun[0]))
         destination = self._fetch_destination(m, start)
+        idle = Signal()
         header = self._header(m, segment, destination, start, begun)
+        # Before it is known that one begins: until then it begins again and again.
+        m.d.comb += header.start.eq(idle)
+        # In the word that they share, the payload has zeros where the header's octets are.
+        header_puts, payload_puts = Signal(2), Signal()  # of the header each half
+        halves = Cat(put.replicate(32) for put in header_puts)
         m.d.comb += [
+            word.eq((header.word & halves) | (self.payload.p.data & payload_puts.replicate(64))),
             low_covered.eq(1),
-            mark_look.addr.eq(self.failed_slot),
-            self.failed.eq(mark_look.data),
+            # Whoever does not hear of a mark cuts a segment in vain, as before it is there.
+            mark_read.addr.eq(Mux(begun[0], segment.slot, self.failed_slot)),
+            self.failed.eq(mark_read.data & ~begun[0]),
             self.built.eq(end),
-            mark_read.addr.eq(segment.slot),
             mark_write.addr.eq(segment.slot),
-            mark_write.data.eq(bad & ~segment.last),
-            mark_write.en.eq(end),
+            mark_write.data.eq(marks_slot),
+            mark_write.en.eq(ended),
         ]
+        # The segment is still there in the cycle after its end.
         m.d.sync += [
+            ended.eq(end),
+            marks_slot.eq(bad & ~segment.last),
             under_way.eq(under_way + start - self.finished),
             full.eq(under_way == FRAMES),
-            marked.eq(mark_read.data),
         ]
         with m.If(begun[0]):
             m.d.sync += [
+                marked.eq(mark_read.data),
                 own.eq(destination.link.dest_mac == self.config.mac),
                 group.eq(destination.link.dest_mac[MAC_GROUP_BIT]),
             ]
@@ -224,7 +239,10 @@ class FrameBuilder(wiring.Component):
                     m.next = "IDLE"
 
             with m.State("IDLE"):
-                m.d.comb += self.segments.ready.eq(~full & room & destination.ready)
+                m.d.comb += [
+                    idle.eq(1),
+                    self.segments.ready.eq(~full & room & destination.ready),
+                ]
                 m.d.sync += [segment.eq(self.segments.p), cursor.eq(head), refused.eq(0)]
                 self._measure_header(m, self.segments.p, last_step, shares)
                 with m.If(self.segments.valid & self.segments.ready):
@@ -247,7 +265,7 @@ class FrameBuilder(wiring.Component):
 
             with m.State("HEADER"):
                 m.d.comb += [
-                    word.eq(header.word),
+                    header_puts.eq(0b11),
                     word_valid.eq(1),
                     low_covered.eq((header.step != DDP_STEP) | ~header.shifted),
                     header.advance.eq(1),
@@ -265,7 +283,7 @@ class FrameBuilder(wiring.Component):
 
             with m.State("REST"):
                 m.d.comb += [
-                    word[:32].eq(header.word[:32]),
+                    header_puts.eq(0b01),
                     word_valid.eq(1),
                     end.eq(1),
                 ]
@@ -274,12 +292,11 @@ class FrameBuilder(wiring.Component):
             with m.State("PAYLOAD"):
                 takes = self.payload.valid & space
                 m.d.comb += [
-                    word.eq(self.payload.p.data),
+                    payload_puts.eq(1),
+                    header_puts.eq(shares),
                     word_valid.eq(takes),
                     self.payload.ready.eq(space),
                 ]
-                with m.If(shares):
-                    m.d.comb += word[:32].eq(header.word[:32])
                 with m.If(takes):
                     m.d.sync += shares.eq(0)
                     with m.If(self.payload.p.last):
@@ -334,11 +351,10 @@ class FrameBuilder(wiring.Component):
             self.write_enable.eq(word_valid),
             self.write_address.eq(cursor),
             self.write_data.eq(word),
-            check.low.eq(Mux(low_covered, word[:32], 0)),
+            check.low.eq(Mux(low_covered, word[:32], BEFORE_LATE_DDP)),
             check.step.eq(header.step),
             check.vlan.eq(segment.vlan_valid),
             check.ipv6.eq(segment.ipv6),
-            check.udp_length.eq(header.udp_length),
             check.end.octets.eq(segment.octets),
             check.end.frame.eq(good),
             check.end.completes.eq(segment.last),
@@ -355,6 +371,8 @@ class FrameBuilder(wiring.Component):
             check.end_valid.eq(end_valid),
             frame_queue.i.p.eq(check.o),
             frame_queue.i.valid.eq(check.o_valid),
+            check_queue.i.p.eq(check.checks),
+            check_queue.i.valid.eq(check.checks_valid),
         ]
         return m
 
@@ -428,7 +446,6 @@ class FrameBuilder(wiring.Component):
     def _header(self, m, segment, destination, start, begun):
         """The words of the header of ``segment``, of which the first comes with ``start``."""
         m.submodules.header = header = FrameHeader()
-        m.d.comb += header.start.eq(start)
         for fields, source in ((header.starting, self.segments.p), (header.i, segment)):
             m.d.comb += [
                 *(fields[name].eq(source[name]) for name in ("vlan_valid", "ipv6", "octets")),
@@ -468,31 +485,27 @@ class FrameBuilder(wiring.Component):
         )
         m.d.comb += header.control.eq(Cat(Value.cast(ddp)[:8], Value.cast(rdmap)[:8]))
 
-        # Two rows of quads are read ahead: one is in ``pair``, the next at the memory's output.
+        # A row of quads is read ahead, at the memory's output.
         m.submodules.quad_store = quad_store = Memory(
             shape=64, depth=1 << len(self.quads.address), init=[]
         )
         quad_read, quad_write = quad_store.read_port(), quad_store.write_port()
-        pair = Signal(64)
         row_bits = (QUAD_ROWS - 1).bit_length()
         number_bits = len(self.quads.address) - row_bits
         number = Signal(number_bits, init=(1 << number_bits) - 1)
         row = Signal(range(QUAD_ROWS))
-        takes, reads = Signal(), Signal()
-        moves = start | header.advance
-        with m.If(moves):
-            m.d.sync += takes.eq(header.upcoming >= DDP_STEP)
+        reads = Signal()
         m.d.comb += [
             quad_write.addr.eq(self.quads.address),
             quad_write.data.eq(self.quads.word),
             quad_write.en.eq(self.quads.valid),
             quad_read.addr.eq(Cat(row, number)),
-            reads.eq(begun.any() | (header.advance & takes)),
-            header.ddp.eq(pair & takes.replicate(64)),
+            reads.eq(begun[1] | header.ddp_taken),
+            header.ddp.eq(quad_read.data),
         ]
         keep_apart(m, quad_read, quad_write, reads)
         with m.If(reads):
-            m.d.sync += [pair.eq(quad_read.data), row.eq(row + 1)]
+            m.d.sync += row.eq(row + 1)
         with m.If(start):
             m.d.sync += [row.eq(0), number.eq(number + 1)]
         return header

@@ -2,40 +2,66 @@
 
 ::
 
-    word --+--> CRC share --> state, back 2, 2, 2 --> back 1 --> CRC ------+
-           |                                                               v
-           +--> lanes --> word's sum --> frame's --> fold --> fold, turn --> + --> fold --> fold
+    word --+--> CRC share --> state --> back by octets ---> turn --> CRC ---+--> checks
+           +--> lanes --> word's sum --> frame's --> halves --> sum <-------+
 
-One word a cycle, no gap needed between frames, latency 9 cycles after the last word. The CRC is
-taken over whole words: the two or six octets before the DDP segment and those after its end count
-as zero, and the state begins before the former and is taken back over the latter, while the words
-of the next frame's headers go by. The checksum covers the CRC, which is added last; if that begins
-at an odd octet, the octets of the sum change places for it (RFC 1071, section 2).
+One word a cycle, frames at least 8 cycles apart from end to end. The CRC is taken over whole words:
+the two or six octets before the DDP segment and those after its end count as zero; the state begins
+before the former, and a copy of it is taken back over the latter, an octet a cycle, while the words
+of the next frame go by. The checksum covers the CRC, which is added last, turned as it lies in the
+frame's words (RFC 1071, section 2).
 """
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
-from uwarp.wire import CRC_OCTETS, PROTOCOL_UDP
+from uwarp.wire import ETHERNET, IPV4, IPV6, PROTOCOL_UDP, VLAN
 
 from ..net.header import DDP_STEP
 from . import crc32c
 from .fetch import LENGTH_WIDTH
 
-__all__ = ["FrameCheck", "FrameEnd"]
+__all__ = ["BEFORE_LATE_DDP", "FrameCheck", "FrameChecks", "FrameEnd"]
 
 #: The CRC's state before the octets in front of the DDP segment in its first word.
-_INITIAL = {octets: crc32c.unstep(crc32c.INITIAL, octets) for octets in (2, 6)}
+_INITIAL = crc32c.unstep(crc32c.INITIAL, 2)
+
+#: What stands for the first four octets of that word if there are six before the DDP segment: after
+#: them, and two that are 0, the state is the initial one.
+BEFORE_LATE_DDP = _INITIAL ^ crc32c.unstep(crc32c.INITIAL, 6)
+
+#: Cycles from a frame's last word to its announcement, and to its checks.
+_ANNOUNCED, _CHECKED = 7, 14
+
+
+#: What the sum of 32 bits begins with, by IPv6. Of the pseudo header (RFC 768; RFC 8200, section
+#: 8.1) it has the protocol; addresses and length come from the IP header, of which IPv4's length
+#: counts that header, too. As numbers the halves are 0x14 and 0xFFE8 or 0xFFFC: in both families
+#: almost the same.
+_SUM_BEGINS = (0x1400_E8FF, 0x1400_FCFF)
+assert (PROTOCOL_UDP - IPV4.size) % 0xFFFF == (0x14 + 0xFFE8) % 0xFFFF
+assert PROTOCOL_UDP % 0xFFFF == (0x14 + 0xFFFC) % 0xFFFF
+
+
+def _covering(step, lane):
+    """Kinds of frames, VLAN tag + 2 IPv6, in which the sum covers the lane of 16 bits in the word
+    of ``step``, 2 or 3: it is of the length or of the addresses."""
+    kinds = []
+    for kind in range(4):
+        place = 8 * step + 2 * lane - ETHERNET.size - (VLAN.size if kind & 1 else 0)
+        header, length = (IPV6, "payload_length") if kind & 2 else (IPV4, "total_length")
+        if place == header.offset(length) or place >= header.offset("source"):
+            kinds.append(kind)
+    return kinds
 
 
 class FrameEnd(data.Struct):
     """A frame whose words are in the buffer.
 
-    ``checksum`` is UDP's, ``crc`` the last four octets, the first on the wire in bits 7:0; ``vlan``
-    and ``ipv6`` tell where the former goes. ``own`` if its destination is the port's own MAC
-    address, ``group`` if that has the group bit; ``terminate`` if it is a Terminate. Without
-    ``frame`` there is nothing to send. ``completes`` if a message ends with it.
+    ``vlan`` and ``ipv6`` tell where its UDP checksum goes. ``own`` if its destination is the port's
+    own MAC address, ``group`` if that has the group bit; ``terminate`` if it is a Terminate.
+    Without ``frame`` there is nothing to send. ``completes`` if a message ends with it.
     """
 
     octets: LENGTH_WIDTH
@@ -46,6 +72,12 @@ class FrameEnd(data.Struct):
     own: 1
     group: 1
     terminate: 1
+
+
+class FrameChecks(data.Struct):
+    """The UDP checksum of a frame, and its CRC, both as they are in a word, the first octet in the
+    low bits: but of a CRC that begins at an odd octet the last octet comes first."""
+
     checksum: 16
     crc: 32
 
@@ -59,16 +91,18 @@ class FrameCheck(wiring.Component):
     word : In(64)
         The frame's next word; the UDP checksum's octets and those after the payload are 0.
     low : In(32)
-        The low half of ``word``, 0 if it is before the DDP segment in a word with octets of that.
+        The low half of ``word``; if the DDP segment begins in the high half, BEFORE_LATE_DDP.
     step : In(4)
-        Of the word, as FrameHeader has it; greater than DDP_STEP after that.
-    vlan, ipv6, udp_length : In(1), In(1), In(16)
+        Of the word, as FrameHeader has it; greater than DDP_STEP after that. 0 in the cycle of a
+        frame's first word, and in none from there to its last.
+    vlan, ipv6 : In(1)
         Of the frame that ``word`` is of.
     end : In(FrameEnd), end_valid : In(1)
-        With the last word of the frame, or alone if ``frame`` is not set; ``checksum`` and ``crc``
-        are not looked at.
+        With the last word of the frame, or alone if ``frame`` is not set.
     o : Out(FrameEnd), o_valid : Out(1)
-        ``end``, complete, nine cycles later.
+        ``end`` 7 cycles later.
+    checks : Out(FrameChecks), checks_valid : Out(1)
+        Of an end with ``frame``, 14 cycles after that.
     """
 
     valid: In(1)
@@ -77,123 +111,107 @@ class FrameCheck(wiring.Component):
     step: In(4)
     vlan: In(1)
     ipv6: In(1)
-    udp_length: In(16)
     end: In(FrameEnd)
     end_valid: In(1)
     o: Out(FrameEnd)
     o_valid: Out(1)
+    checks: Out(FrameChecks)
+    checks_valid: Out(1)
 
     def elaborate(self, platform):
         m = Module()
+        end, end_valid = self.end, self.end_valid
+        for stage in range(1, _ANNOUNCED + 1):
+            later, valid = Signal(FrameEnd, name=f"end_{stage}"), Signal(name=f"valid_{stage}")
+            m.d.sync += [later.eq(end), valid.eq(end_valid)]
+            end, end_valid = later, valid
+            if stage == 2:
+                octets = later.octets
+        # ``after[n]``: n cycles ago a frame ended.
+        after = [self.end_valid & self.end.frame]
+        for stage in range(1, _CHECKED + 1):
+            strobe = Signal(name=f"after_{stage}")
+            m.d.sync += strobe.eq(after[-1])
+            after.append(strobe)
+        begins = Signal(3)  # one to three cycles ago a frame began
+        m.d.sync += begins.eq(Cat(self.step == 0, begins[:-1]))
 
-        # The ends go along, one stage a cycle.
-        ends = [self.end]
-        valids = [self.end_valid]
-        for stage in range(1, 10):
-            end, valid = Signal(FrameEnd, name=f"end_{stage}"), Signal(name=f"valid_{stage}")
-            m.d.sync += [end.eq(ends[-1]), valid.eq(valids[-1])]
-            ends.append(end)
-            valids.append(valid)
-
-        def place(stage):
-            """Where the CRC begins in its word."""
-            return (ends[stage].octets - CRC_OCTETS)[:3]
-
-        # In a frame that is ``late`` the first word that the CRC covers has six octets before the
-        # DDP segment, and the first that the checksum covers six before the source address.
-        late = Signal()
-        crc_first, sum_first, sum_after = Signal(), Signal(), Signal()
+        crc = self._crc(m, after, begins, octets)
+        self._sum(m, after, begins, crc)
         m.d.comb += [
-            late.eq(self.vlan ^ self.ipv6),
-            crc_first.eq(self.step == DDP_STEP),
-            sum_first.eq(self.step == Mux(self.ipv6 & ~self.vlan, 2, 3)),
-            sum_after.eq(self.step >= 3),
-        ]
-
-        # Stage 1: what the word adds to the CRC; sums of lanes. The place of what lies before the
-        # source address carries the pseudo header's protocol and length (RFC 768; RFC 8200, section
-        # 8.1); lanes are little-endian (RFC 1071).
-        share = Signal(32)
-        crc_covers, crc_begins, crc_late = Signal(), Signal(), Signal()
-        sum_covers, sum_clears = Signal(), Signal()
-        pseudo = Signal(16)
-        lane_sums = [Signal(17, name=f"lane_sum_{index}") for index in range(2)]
-        foreign = (sum_first & late).replicate(16)
-        m.d.sync += pseudo.eq(self.udp_length + PROTOCOL_UDP)
-        first_lane = Mux(sum_first, Cat(pseudo[8:], pseudo[:8]), self.word[:16])
-        m.d.sync += [
-            share.eq(crc32c.data_share(Cat(self.low, self.word[32:]))),
-            crc_covers.eq(self.valid & (self.step >= DDP_STEP)),
-            crc_begins.eq(crc_first),
-            crc_late.eq(late),
-            sum_covers.eq(self.valid & (sum_first | sum_after)),
-            sum_clears.eq(self.step == 0),
-            lane_sums[0].eq(first_lane + (self.word[16:32] & ~foreign)),
-            lane_sums[1].eq((self.word[32:48] & ~foreign) + self.word[48:]),
-        ]
-
-        # Stages 2 and 3: state; sum of the word, then of the frame, fewer than 2^13 times 2^16. In
-        # stages 3 to 5 the state goes back over pairs of the octets after the payload, which number
-        # -place modulo 8.
-        state = Signal(32)
-        word_sum = Signal(18)
-        word_sum_covers, word_sum_clears = Signal(), Signal()
-        frame_sum = Signal(29)
-
-        def excess(stage):
-            return (-place(stage))[:3]
-
-        goes_back = Cat(
-            valids[2 + pair] & ends[2 + pair].frame & (excess(2 + pair)[1:] > pair)
-            for pair in range(3)
-        ).any()
-        with m.If(crc_covers):
-            begun = Mux(crc_late, *(crc32c.advance(_INITIAL[octets], 8) for octets in (6, 2)))
-            advanced = Mux(crc_begins, begun, crc32c.advance(state, 8))
-            m.d.sync += state.eq(advanced ^ share)
-        with m.Elif(goes_back):
-            m.d.sync += state.eq(crc32c.unstep(state, 2))
-        m.d.sync += [
-            word_sum.eq(lane_sums[0] + lane_sums[1]),
-            word_sum_covers.eq(sum_covers),
-            word_sum_clears.eq(sum_clears),
-        ]
-        with m.If(word_sum_clears):
-            m.d.sync += frame_sum.eq(0)
-        with m.Elif(word_sum_covers):
-            m.d.sync += frame_sum.eq(frame_sum + word_sum)
-
-        # Stage 6: back over the last octet.
-        crc = Signal(32)
-        m.d.sync += crc.eq(~Mux(excess(5)[0], crc32c.unstep(state, 1), state))
-
-        # Stages 4 and 5: fold the sum to 16 bits.
-        folded, sum16 = Signal(17), Signal(16)
-        m.d.sync += [
-            folded.eq(frame_sum[:16] + frame_sum[16:]),
-            sum16.eq(folded[:16] + folded[16]),
-        ]
-
-        # Stages 6 to 9: the CRC's share of the sum.
-        sum_6, total, once, twice = Signal(16), Signal(18), Signal(17), Signal(16)
-        crcs = [crc]
-        for stage in range(7, 10):
-            crcs.append(Signal(32, name=f"crc_{stage}"))
-            m.d.sync += crcs[-1].eq(crcs[-2])
-
-        def turned(stage, value):
-            return Mux(place(stage)[0], Cat(value[8:], value[:8]), value)
-
-        m.d.sync += [
-            sum_6.eq(turned(5, sum16)),
-            total.eq(crc[:16] + crc[16:] + sum_6),
-            once.eq(total[:16] + total[16:]),
-            twice.eq(once[:16] + once[16]),
-        ]
-        m.d.comb += [
-            self.o.eq(ends[9]),
-            self.o.checksum.eq(Mux(twice == 0xFFFF, 0xFFFF, ~turned(9, twice))),
-            self.o.crc.eq(crcs[-1]),
-            self.o_valid.eq(valids[9]),
+            self.o.eq(end),
+            self.o_valid.eq(end_valid),
+            self.checks_valid.eq(after[_CHECKED]),
         ]
         return m
+
+    def _crc(self, m, after, begins, octets):
+        """The CRC, turned, ten cycles after the end, and from the next one on in ``checks``."""
+        # The low half goes in with the state: what is left of it after eight octets is the same.
+        share, low, state = Signal(32), Signal(32), Signal(32)
+        covers = Signal()
+        m.d.sync += [
+            share.eq(crc32c.data_share(self.word[32:])),
+            low.eq(self.low),
+            covers.eq(self.valid & (self.step >= DDP_STEP)),
+        ]
+        with m.If(begins[0]):
+            m.d.sync += state.eq(_INITIAL)
+        with m.Elif(covers):
+            m.d.sync += state.eq(crc32c.advance(state ^ low, 8) ^ share)
+
+        back = Signal(32)
+        excess = Signal(3)  # octets that it is still to be taken back
+        odd = Signal()
+        with m.If(after[2]):
+            m.d.sync += [back.eq(state), excess.eq(4 - octets[:3]), odd.eq(octets[0])]
+        with m.Elif(excess != 0):
+            m.d.sync += [back.eq(crc32c.unstep(back, 1)), excess.eq(excess - 1)]
+        turned = Signal(32)
+        m.d.comb += turned.eq(~Mux(odd, Cat(back[24:], back[:24]), back))
+        with m.If(after[10]):
+            m.d.sync += self.checks.crc.eq(turned)
+        return turned
+
+    def _sum(self, m, after, begins, crc):
+        """The checksum; lanes are little-endian (RFC 1071). Carries out of the top go into the next
+        addition, so that the last of them takes one more, of 0."""
+        lanes = [Signal(16, name=f"lane_{index}") for index in range(4)]
+        kinds = Cat(self.vlan, self.ipv6)
+        for index, lane in enumerate(lanes):
+            covers = Signal(name=f"covers_{index}")
+            m.d.comb += covers.eq(self.valid & (self.step > 3))
+            for step in (2, 3):
+                where = kinds.matches(*_covering(step, index))
+                with m.If(self.valid & (self.step == step) & where):
+                    m.d.comb += covers.eq(1)
+            m.d.sync += lane.eq(Mux(covers, self.word.word_select(index, 16), 0))
+
+        word_sum, frame_sum = Signal(33), Signal(33)
+        m.d.sync += [
+            word_sum.eq(_plus(word_sum, Cat(lanes[:2]), Cat(lanes[2:]))),
+            frame_sum.eq(_plus(frame_sum, frame_sum[:32], word_sum[:32])),
+        ]
+        with m.If(begins[2]):
+            m.d.sync += frame_sum.eq(Mux(self.ipv6, *reversed(_SUM_BEGINS)))
+
+        # The frame's sum is taken five cycles after the end; the halves of it and of the CRC are
+        # added one a cycle. Each is in a register that is 0 in any other cycle.
+        halves = Signal(32)
+        with m.If(after[5]):
+            m.d.sync += halves.eq(frame_sum)
+        sources = (halves[:16], halves[16:], crc[:16], self.checks.crc[16:])
+        terms = [Signal(16, name=f"term_{index}") for index in range(len(sources))]
+        for index, (term, source) in enumerate(zip(terms, sources, strict=True)):
+            m.d.sync += term.eq(Mux(after[8 + index], source, 0))
+        total = Signal(17)
+        m.d.sync += total.eq(_plus(total, total[:16], terms[0] | terms[1] | terms[2] | terms[3]))
+        with m.If(after[8]):
+            m.d.sync += total.eq(0)
+        ones = 0xFFFF
+        m.d.comb += self.checks.checksum.eq(Mux(total[:16] == ones, ones, ~total[:16]))
+
+
+def _plus(before, a, b):
+    """``a`` and ``b`` and the carry out of the top of ``before``, in one carry chain."""
+    return (Cat(1, a) + Cat(before[-1], b))[1:]

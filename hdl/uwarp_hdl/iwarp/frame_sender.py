@@ -3,16 +3,13 @@
 ::
 
     frames --> word counter --> frame buffer --> register --> insertion --> tx
-                    +--> octets to insert ----------^
+    checks ---------+--> octets to insert ----------^
 
 One word a cycle, frame after frame without a gap. From a frame's announcement to its first beat 5
 cycles. A frame that has begun goes on without a gap as long as ``tx`` is ready.
 """
 
-from functools import reduce
-from operator import or_
-
-from amaranth.hdl import Cat, Module, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
@@ -23,7 +20,7 @@ from uwarp.wire import CRC_OCTETS, ETHERNET, IPV4, IPV6, UDP, VLAN
 from ..interfaces import PacketSignature
 from .fetch import LENGTH_WIDTH
 from .frame_builder import buffer_words
-from .frame_check import FrameEnd
+from .frame_check import FrameChecks, FrameEnd
 
 __all__ = ["FrameSender"]
 
@@ -41,17 +38,17 @@ _CHECKSUM = {
 }
 
 
-#: The least of those words; none of a frame's CRC is in it or in one before.
-_SETTLED = min(word for word, _ in _CHECKSUM.values())
-
-
 class _Stage(data.Struct):
-    """A word on its way: what ``puts`` chooses is put over it, instead of it if ``alone``."""
+    """A word on its way, and which octets of it are from the checks: a lane of 16 bits from the
+    checksum; from the CRC octet n from octet n modulo 4 (``straight``) or from the one two further
+    on (``crossed``). ``alone``: none is from the buffer."""
 
     valid: 1
     last: 1
     count: 4
-    puts: 6
+    checksum: 4
+    straight: 8
+    crossed: 8
     alone: 1
     mark: 1
     completes: 1
@@ -74,6 +71,8 @@ class FrameSender(wiring.Component):
     write_enable, write_address, write_data : In
         Into the buffer.
     frames : In(stream of FrameEnd)
+    checks : In(stream of FrameChecks)
+        Of each with ``frame``, no later than 7 cycles after that.
     tail : Out
         First word of the buffer that is still to be sent; one bit more than an address.
     tx : Out(PacketSignature())
@@ -94,6 +93,7 @@ class FrameSender(wiring.Component):
                 "write_address": In(address_width),
                 "write_data": In(64),
                 "frames": In(stream.Signature(FrameEnd)),
+                "checks": In(stream.Signature(FrameChecks)),
                 "tail": Out(address_width + 1),
                 "tx": Out(PacketSignature()),
                 "own": Out(1),
@@ -120,45 +120,28 @@ class FrameSender(wiring.Component):
         advance = Signal()
         m.d.comb += advance.eq(~self.tx.valid | self.tx.ready)
 
-        # The frame whose words are being read.
+        # The frame whose words are being read. What follows from its length is known a cycle after
+        # it: its first word is not where the CRC begins, nor was it in the frame before.
         active = Signal()
         frame = Signal(FrameEnd)
         index = Signal(LENGTH_WIDTH - 3)
-        crc_index, crc_place = (frame.octets - CRC_OCTETS)[3:], (frame.octets - CRC_OCTETS)[:3]
-        last_index = (frame.octets - 1)[3:]
-        # Settled before the checksum's word, and long before the CRC's, is read.
-        crc_octets = Signal(56)  # moved up by as many as its place is into a half of a word
-        crc_word, end_word = Signal(len(index)), Signal(len(index))
-        last_count = Signal(4)
-        checksum_word = Signal(4, init=_SETTLED)
-        checksum = Signal(16)
-        checksum_high = Signal()
-        with m.Switch(Cat(frame.vlan, frame.ipv6)):
-            for (vlan, ipv6), (word, octet) in _CHECKSUM.items():
-                assert octet in (0, 4)
-                with m.Case(vlan | ipv6 << 1):
-                    m.d.sync += [checksum_word.eq(word), checksum_high.eq(octet == 4)]
-        with m.If(advance):
-            # They stay while the frame's last word is in the memory.
-            m.d.sync += [
-                crc_octets.eq(frame.crc << (crc_place[:2] << 3)),
-                checksum.eq(frame.checksum),
-            ]
+        crc_word = Signal(len(index), init=-1)
+        place = Signal(3)  # of the CRC in that word
         m.d.sync += [
-            crc_word.eq(crc_index),
-            end_word.eq(last_index),
-            last_count.eq((frame.octets - 1)[:3] + 1),
+            crc_word.eq((frame.octets - CRC_OCTETS)[3:]),
+            place.eq(frame.octets - CRC_OCTETS),
         ]
-
+        begins_crc, had_crc = Signal(), Signal()  # this word, the one before
+        spills = place > CRC_OCTETS
         next_stage = Signal(_Stage)
         # Signals of their own: a Verilog process does not see what it has yet to assign.
         next_valid, next_last = Signal(), Signal()
-        begins_crc = index == crc_word
         m.d.comb += [
+            begins_crc.eq(index == crc_word),
             read.addr.eq(self.tail),
             read.en.eq(advance),
             next_valid.eq(active & frame.frame),
-            next_last.eq((index == end_word) & (index > _SETTLED)),
+            next_last.eq(Mux(spills, had_crc, begins_crc)),
             next_stage.valid.eq(next_valid),
             next_stage.last.eq(next_last),
             next_stage.count.eq(8),
@@ -167,27 +150,24 @@ class FrameSender(wiring.Component):
             next_stage.own.eq(frame.own),
             next_stage.group.eq(frame.group),
             next_stage.terminate.eq(frame.terminate),
+            # Is there an octet of the frame before the CRC in the last word?
+            next_stage.alone.eq(next_last & ((place == 0) | spills)),
         ]
-        with m.If(next_last):
+        with m.If(next_last & (place != CRC_OCTETS)):
+            m.d.comb += next_stage.count.eq(place ^ CRC_OCTETS)
+        kind = Cat(frame.vlan, frame.ipv6)
+        for (vlan, ipv6), (word, octet) in _CHECKSUM.items():
+            with m.If((kind == (vlan | ipv6 << 1)) & (index == word)):
+                m.d.comb += next_stage.checksum[octet // 2].eq(1)
+        # From where it begins to the end of that half, and all of the next half.
+        for octet in range(8):
+            puts = begins_crc & (octet >= place)
+            if octet < 4:
+                puts |= had_crc
             m.d.comb += [
-                next_stage.count.eq(last_count),
-                # Is there an octet of the frame before the CRC in this word?
-                next_stage.alone.eq((crc_place == 0) | ~begins_crc),
+                next_stage.straight[octet].eq(puts & ~place[1]),
+                next_stage.crossed[octet].eq(puts & place[1]),
             ]
-        is_checksum = index == checksum_word
-        after_headers = (index > _SETTLED) & ~is_checksum
-        puts_crc = after_headers & begins_crc
-        crc_high = crc_place[2]
-        m.d.comb += next_stage.puts.eq(
-            Cat(
-                is_checksum & ~checksum_high,
-                is_checksum & checksum_high,
-                puts_crc & ~crc_high,
-                puts_crc & crc_high,
-                puts_crc & ~crc_high,
-                after_headers & ~begins_crc & next_last & crc_high,
-            )
-        )
 
         ending = next_stage.mark | (next_valid & next_last)
         loads = Signal()
@@ -196,35 +176,50 @@ class FrameSender(wiring.Component):
             self.frames.ready.eq(loads & (self.enable | ~self.frames.p.frame)),
         ]
         with m.If(advance & next_valid):
-            m.d.sync += [index.eq(index + 1), self.tail.eq(self.tail + 1)]
+            m.d.sync += [
+                index.eq(index + 1),
+                had_crc.eq(begins_crc),
+                self.tail.eq(self.tail + 1),
+            ]
         with m.If(loads):
             m.d.sync += [
                 active.eq(self.frames.valid & self.frames.ready),
                 frame.eq(self.frames.p),
                 index.eq(0),
+                had_crc.eq(0),
             ]
 
-        # Memory, register, insertion.
+        # Memory, register, insertion. What may be in a word is in registers of its own that are 0
+        # where it is not, so that insertion is an OR.
         in_memory, in_register = Signal(_Stage), Signal(_Stage)
-        word, insert = Signal(64), Signal(64)
-        # One is chosen at most, so that the choice is an OR.
-        crc, crc_rest = crc_octets[:32], crc_octets[32:]
-        choices = (checksum, checksum << 32, crc, crc << 32, crc_rest << 32, crc_rest)
-        chosen = reduce(
-            or_,
-            (
-                octets & put.replicate(64)
-                for octets, put in zip(choices, in_memory.puts, strict=True)
-            ),
+        word, straight, crossed, checksum = (
+            Signal(64, name=name) for name in ("word", "straight", "crossed", "checksum")
         )
+        checks = self.checks.p
+        parts = [(word, read.data, ~in_memory.alone)]
+        for octet in range(8):
+            for register, puts, source in (
+                (straight, in_memory.straight, octet % 4),
+                (crossed, in_memory.crossed, (octet + 2) % 4),
+            ):
+                part = register.word_select(octet, 8)
+                parts.append((part, checks.crc.word_select(source, 8), puts[octet]))
+        for lane in range(4):
+            part = checksum.word_select(lane, 16)
+            parts.append((part, checks.checksum, in_memory.checksum[lane]))
+        for part, source, puts in parts:
+            # In this order it is the register's reset.
+            with m.If(advance & ~puts):
+                m.d.sync += part.eq(0)
+            with m.Elif(advance):
+                m.d.sync += part.eq(source)
+        m.d.comb += self.checks.ready.eq(advance & in_memory.valid & in_memory.last)
         mark, completes = Signal(), Signal()
         tx = self.tx.p
         with m.If(advance):
             m.d.sync += [
                 in_memory.eq(next_stage),
                 in_register.eq(in_memory),
-                word.eq(read.data),
-                insert.eq(chosen),
                 self.tx.valid.eq(in_register.valid),
                 tx.last.eq(in_register.last),
                 tx.count.eq(in_register.count),
@@ -234,8 +229,7 @@ class FrameSender(wiring.Component):
                 mark.eq(in_register.mark),
                 completes.eq(in_register.completes),
             ]
-            kept = ~in_register.alone
-            m.d.sync += tx.data.eq((word & kept.replicate(64)) | insert)
+            m.d.sync += tx.data.eq(word | straight | crossed | checksum)
         m.d.comb += [
             self.passed.eq(mark | (self.tx.valid & self.tx.ready & tx.last)),
             self.completes.eq(completes),

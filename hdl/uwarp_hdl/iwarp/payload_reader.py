@@ -15,8 +15,9 @@ more than its bursts for each piece. A final piece takes one cycle more than its
 one ends up in two words of the frame.
 """
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
+from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import BURST_WORDS, EventType, Parameters
@@ -34,6 +35,7 @@ FIFO_WORDS = 512
 JOBS = 32
 
 _COUNT_WIDTH = LENGTH_WIDTH - 2
+_LINE_WIDTH = _COUNT_WIDTH + 1 - (BURST_WORDS - 1).bit_length()
 
 
 class PayloadWord(data.Struct):
@@ -47,21 +49,26 @@ class PayloadWord(data.Struct):
     error: 1
 
 
-class _Alignment(data.Struct):
+def _alignment_layout(parameters):
     """How a piece's words of memory become words of the frame.
 
-    They go ``rotate`` octets up; ``prime`` if the first one fills up no word, because its octets
-    lie beyond the word's end. The piece ends before octet ``tail`` of a word, or 0, which with
-    ``spill`` is the one after that which the last word of memory completes.
+    There are ``more`` than one. They go ``rotate`` octets up; ``prime`` if the first one fills up
+    no word, because its octets lie beyond the word's end. The piece ends before octet ``tail`` of a
+    word, or 0, which with ``spill`` is the one after that which the last word of memory completes.
     """
 
-    words: _COUNT_WIDTH
-    place: 3
-    rotate: 3
-    prime: 1
-    tail: 3
-    spill: 1
-    final: 1
+    return data.StructLayout(
+        {
+            "more": _COUNT_WIDTH,
+            "place": 3,
+            "rotate": 3,
+            "prime": 1,
+            "tail": 3,
+            "spill": 1,
+            "final": 1,
+            "qpn": qp_width(parameters),
+        }
+    )
 
 
 class PayloadReader(wiring.Component):
@@ -84,7 +91,7 @@ class PayloadReader(wiring.Component):
     """
 
     def __init__(self, parameters: Parameters) -> None:
-        self._qpn_width = qp_width(parameters)
+        self._alignment = _alignment_layout(parameters)
         super().__init__(
             {
                 "jobs": In(stream.Signature(ReadJob)),
@@ -96,95 +103,110 @@ class PayloadReader(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.words = words = Queue(ReadBeat, FIFO_WORDS)
-        # Two queues in step: one of all these bits might not fit into LUT RAM.
-        m.submodules.alignments = alignments = Queue(_Alignment, JOBS)
-        m.submodules.owners = owners = Queue(self._qpn_width, JOBS)
-        m.d.comb += [
-            owners.i.p.eq(self.jobs.p.qpn),
-            owners.i.valid.eq(alignments.i.valid),
-            owners.o.ready.eq(alignments.o.ready),
-        ]
+        m.submodules.alignments = alignments = Queue(self._alignment, JOBS)
+        words = stream.Signature(ReadBeat).create()
+        self._store(m, words)
         self._ask(m, words, alignments)
-        self._align(m, words, alignments, owners)
+        self._align(m, words, alignments)
         return m
+
+    def _store(self, m, words):
+        """Words of memory, which are asked for when there is room for them, so that nothing need
+        tell whether there is: what comes is offered 3 cycles later, then one a cycle."""
+        m.submodules.fifo = fifo = Memory(shape=ReadBeat, depth=FIFO_WORDS, init=[])
+        writer, reader = fifo.write_port(), fifo.read_port()
+        beats = self.read.beats
+        fetched, fetched_free, free = Signal(), Signal(), Signal()
+        m.d.comb += [
+            beats.ready.eq(1),
+            writer.data.eq(beats.p),
+            writer.en.eq(beats.valid),
+            free.eq(~words.valid | words.ready),
+            fetched_free.eq(~fetched | free),
+            # Never the word that is being written: synthesis need not add logic for that case.
+            reader.en.eq((writer.addr != reader.addr) & fetched_free),
+        ]
+        with m.If(beats.valid):
+            m.d.sync += writer.addr.eq(writer.addr + 1)
+        with m.If(reader.en):
+            m.d.sync += reader.addr.eq(reader.addr + 1)
+        with m.If(fetched_free):
+            m.d.sync += fetched.eq(reader.en)
+        with m.If(free):
+            m.d.sync += [words.p.eq(reader.data), words.valid.eq(fetched)]
 
     def _ask(self, m, words, alignments):
         job, bursts = self.jobs.p, self.read.bursts
         first = job.address[:3]
         alignment = alignments.i.p
-        words_in = (first + job.length + 7) >> 3
+        more = (first + job.length - 1) >> 3
         last_octet = Signal(3)  # of the word of the frame
         rotate = Signal(3)
 
-        word_address = Signal(61)
-        left = Signal(_COUNT_WIDTH)
+        # The job stays where it is until its last burst is asked for. Bursts end at lines.
+        line_bits = BURST_WORDS.bit_length() - 1
+        line_address = job.address[3 + line_bits :]
+        offset = job.address[3 : 3 + line_bits]  # of the first word in its line
+        last_end = Signal(line_bits)  # the last word's place in line ``last_line``
+        line, last_line = Signal(_LINE_WIDTH), Signal(_LINE_WIDTH)
+        begin, end = Signal(line_bits), Signal(line_bits)  # of a burst in its line
         # Without the burst just asked for, if ``asked``.
         vacant = Signal(range(FIFO_WORDS + 1), init=FIFO_WORDS)
-        boundary = Signal(range(BURST_WORDS + 1))  # words to it
-        size = Signal(range(BURST_WORDS + 1))
         is_last = Signal()
         ask, asked, popped = Signal(), Signal(), Signal()
         m.d.comb += [
             last_octet.eq(job.place + job.length[:3] - 1),
             rotate.eq(job.place - first),
-            alignment.words.eq(words_in),
+            alignment.more.eq(more),
             alignment.place.eq(job.place),
             alignment.rotate.eq(rotate),
             alignment.prime.eq(first > job.place),
             alignment.tail.eq(job.place + job.length[:3]),
             alignment.spill.eq(last_octet < rotate),
             alignment.final.eq(job.final),
-            is_last.eq(left <= boundary),
-            size.eq(Mux(is_last, left, boundary)),
-            words.i.p.eq(self.read.beats.p),
-            words.i.valid.eq(self.read.beats.valid),
-            self.read.beats.ready.eq(words.i.ready),
+            alignment.qpn.eq(job.qpn),
+            is_last.eq(line == last_line),
+            end.eq(Mux(is_last, last_end, BURST_WORDS - 1)),
         ]
-        line = BURST_WORDS.bit_length() - 1
         has_room = Mux(asked, vacant >= 2 * BURST_WORDS, vacant >= BURST_WORDS)
         with m.FSM():
             with m.State("JOB"):
-                m.d.comb += [
-                    self.jobs.ready.eq(alignments.i.ready),
-                    alignments.i.valid.eq(self.jobs.valid),
-                ]
+                m.d.comb += alignments.i.valid.eq(self.jobs.valid)
                 m.d.sync += [
-                    word_address.eq(job.address[3:]),
-                    boundary.eq(BURST_WORDS - job.address[3:][:line]),
-                    left.eq(words_in),
+                    line.eq(0),
+                    begin.eq(offset),
+                    Cat(last_end, last_line).eq(offset + more),
                 ]
                 with m.If(self.jobs.valid & alignments.i.ready):
                     m.next = "BURSTS"
             with m.State("BURSTS"):
                 with m.If((~bursts.valid | bursts.ready) & has_room):
-                    m.d.comb += ask.eq(1)
-                    # A burst that does not end at the boundary is the job's last.
-                    m.d.sync += [
-                        word_address.eq((word_address[line:] + 1) << line),
-                        boundary.eq(BURST_WORDS),
-                        left.eq(left - boundary),
-                    ]
+                    m.d.comb += [ask.eq(1), self.jobs.ready.eq(is_last)]
+                    m.d.sync += [line.eq(line + 1), begin.eq(0)]
                     with m.If(is_last):
                         m.next = "JOB"
 
         with m.If(~bursts.valid | bursts.ready):
             m.d.sync += [
                 bursts.valid.eq(ask),
-                bursts.p.address.eq(word_address << 3),
-                bursts.p.beats.eq(size - 1),
+                bursts.p.address.eq(Cat(Const(0, 3), begin, line_address + line)),
+                bursts.p.beats.eq(end - begin),
             ]
+        # Less those of the burst, beats + 1, which is adding the complement of beats; and popped.
+        taken = Signal(len(vacant))
+        m.d.comb += taken.eq(
+            Mux(asked, Cat(~bursts.p.beats[:line_bits], Const(-1, len(taken) - line_bits)), 0)
+        )
         m.d.sync += [
             asked.eq(ask),
-            popped.eq(words.o.valid & words.o.ready),
-            vacant.eq(vacant - Mux(asked, bursts.p.beats + 1, 0) + popped),
+            popped.eq(words.valid & words.ready),
+            vacant.eq((Cat(1, vacant) + Cat(popped, taken))[1:]),
         ]
 
-    def _align(self, m, words, alignments, owners):
+    def _align(self, m, words, alignments):
         told = self.event_requests
         spoiled = Signal()  # a word of the burst
-        piece = Signal(_Alignment)
-        qpn = Signal(self._qpn_width)
+        piece = Signal(self._alignment)
         active = Signal()
         # Octets of the frame's word before this one are in ``kept``.
         boundary = Signal(3)
@@ -192,12 +214,12 @@ class PayloadReader(wiring.Component):
         error = Signal()
 
         rotated = Signal(64)
-        turned = words.o.p.data
+        turned = words.p.data
         for bit, turn in enumerate(piece.rotate):
             by = 8 << bit
             turned = Mux(turn, Cat(turned[64 - by :], turned[: 64 - by]), turned)
         blend = Signal(64)
-        # More than none, and one, of ``piece.words``.
+        # A word of memory is still to come; one only.
         needs_word = Signal()
         last_word = Signal()
         ending = Signal()  # the piece, with the next step
@@ -207,8 +229,8 @@ class PayloadReader(wiring.Component):
         out_free = ~self.o.valid | self.o.ready
         m.d.comb += [
             rotated.eq(turned),
-            step.eq(active & (out_free | ~completes) & ~told.valid & (words.o.valid | ~needs_word)),
-            words.o.ready.eq(step & needs_word),
+            step.eq(active & (out_free | ~completes) & ~told.valid & (words.valid | ~needs_word)),
+            words.ready.eq(step & needs_word),
             alignments.o.ready.eq(~active | (step & ending)),
             told.p.type.eq(EventType.DMA_READ),
         ]
@@ -222,35 +244,36 @@ class PayloadReader(wiring.Component):
 
         with m.If(told.ready):
             m.d.sync += told.valid.eq(0)
-        with m.If(words.o.valid & words.o.ready):
-            failed = spoiled | words.o.p.error
+        with m.If(words.valid & words.ready):
+            failed = spoiled | words.p.error
             m.d.sync += [
-                spoiled.eq(failed & ~words.o.p.last),
-                told.valid.eq(failed & words.o.p.last),
-                told.p.number.eq(qpn),
+                spoiled.eq(failed & ~words.p.last),
+                told.valid.eq(failed & words.p.last),
+                told.p.number.eq(piece.qpn),
             ]
         with m.If(out_free):
             m.d.sync += self.o.valid.eq(0)
-        with m.If(step):
-            error_now = error | (needs_word & words.o.p.error)
-            ends_all = ending & piece.final
-            m.d.sync += [
-                boundary.eq(piece.rotate),
-                error.eq(error_now & ~ends_all),
-            ]
+        # The next segment's first word begins with zeros. In this order it is the register's reset.
+        ends_all = ending & piece.final
+        with m.If(step & ends_all):
+            m.d.sync += kept.eq(0)
+        with m.Elif(step):
             for octet in range(8):
                 with m.If(completes | (octet >= boundary)):
                     lane = slice(8 * octet, 8 * octet + 8)
                     m.d.sync += kept[lane].eq(rotated[lane])
-            with m.If(ends_all):
-                # The next segment's first word begins with zeros.
-                m.d.sync += kept.eq(0)
+        with m.If(step):
+            error_now = error | (needs_word & words.p.error)
+            m.d.sync += [
+                boundary.eq(piece.rotate),
+                error.eq(error_now & ~ends_all),
+            ]
             with m.If(needs_word):
-                ends_next = Mux(piece.spill & piece.final, last_word, piece.words == 2)
+                ends_next = Mux(piece.spill & piece.final, last_word, piece.more == 1)
                 m.d.sync += [
-                    piece.words.eq(piece.words - 1),
+                    piece.more.eq(piece.more - 1),
                     needs_word.eq(~last_word),
-                    last_word.eq(piece.words == 2),
+                    last_word.eq(piece.more == 1),
                     ending.eq(ends_next),
                     completes.eq(~ends_next | closes),
                 ]
@@ -263,14 +286,13 @@ class PayloadReader(wiring.Component):
                 ]
         # A final piece that spills ends with a word of what is kept.
         coming = alignments.o.p
-        one_word = coming.words == 1
+        one_word = coming.more == 0
         ends_first = one_word & ~(coming.spill & coming.final)
         closes_coming = coming.spill | coming.final | (coming.tail == 0)
         with m.If(alignments.o.ready):
             m.d.sync += [
                 active.eq(alignments.o.valid),
                 piece.eq(coming),
-                qpn.eq(owners.o.p),
                 needs_word.eq(1),
                 last_word.eq(one_word),
                 ending.eq(ends_first),

@@ -49,6 +49,11 @@ _HOP_LIMIT = 64
 _TOLD = 8
 
 
+def _queue(shape, depth):
+    """Without a register where one LUT RAM holds it."""
+    return Queue(shape, depth, registered=depth > 16)
+
+
 class Responder(wiring.Component):
     """Give each request a slot of its own, behind those of the send rings.
 
@@ -110,23 +115,20 @@ class Responder(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         n_read, first = self._parameters.n_read, slot_count(self._parameters)
-        m.submodules.free = free = Queue(slot_width(self._parameters), n_read)
-        m.submodules.waiting = waiting = Queue(responding_layout(self._parameters), n_read)
+        m.submodules.free = free = _queue(slot_width(self._parameters), n_read)
+        m.submodules.waiting = waiting = _queue(responding_layout(self._parameters), n_read)
         wiring.connect(m, waiting.o, wiring.flipped(self.messages))
 
-        waits = Signal(range(n_read + 1))
         sweep = Signal(range(n_read + 1))
         comes = self.requests.p.terminate
         taken = self.requests.valid & self.requests.ready & ~comes
-        returned = self.released.valid & self.released.ready
         m.d.comb += [
             self.busy.eq(sweep != n_read),
-            self.read_room.eq(waits != n_read),
+            self.read_room.eq(free.o.valid),
             self.released.ready.eq(~self.busy & free.i.ready),
             free.i.p.eq(Mux(self.busy, first + sweep, self.released.p)),
             free.i.valid.eq(self.busy | self.released.valid),
         ]
-        m.d.sync += waits.eq(waits + taken - returned)
         with m.If(self.busy):
             m.d.sync += sweep.eq(sweep + 1)
 
@@ -192,7 +194,7 @@ class Responder(wiring.Component):
             m.d.sync += index.eq(index + 1)
         with m.If(offered):
             m.d.sync += row_taken.eq(row_done & ~taken)
-        self._drop(m, taken, request, free.o.p - first, returned)
+        self._drop(m, taken, request, free.o.p - first)
         return m
 
     def _tell(self, m, index, word):
@@ -251,7 +253,7 @@ class Responder(wiring.Component):
                     ]
         return stores
 
-    def _drop(self, m, taken, request, slot, returned):
+    def _drop(self, m, taken, request, slot):
         """Mark what ``close`` names. ``slot`` counts from the first one of a response."""
         n_read, first = self._parameters.n_read, slot_count(self._parameters)
         qp_bits, region_bits = (
@@ -262,12 +264,14 @@ class Responder(wiring.Component):
         owner_layout = data.StructLayout({"qpn": qp_bits, "region": region_bits + 1})
         m.submodules.owners = owners = Memory(shape=owner_layout, depth=n_read, init=[])
         owner_look, owner_write = owners.read_port(domain="comb"), owners.write_port()
+        # A slot that is free may be marked, too: it loses the mark when it is taken.
+        m.submodules.marks = marks = Memory(shape=1, depth=n_read, init=[])
+        mark_look, mark_write = marks.read_port(domain="comb"), marks.write_port()
         slot_bits = exact_log2(n_read)
-        used, marked = Signal(n_read), Signal(n_read)
         number = Signal(slot_bits)  # of the slot that is looked at
         under_way = Signal(range(64))
         left = Signal.like(under_way)
-        freed = (self.released.p - first)[:slot_bits]
+        is_named = Signal()
         m.d.comb += [
             owner_write.addr.eq(slot[:slot_bits]),
             owner_write.data.qpn.eq(request.qpn),
@@ -276,25 +280,26 @@ class Responder(wiring.Component):
             owner_look.addr.eq(number),
         ]
         m.d.sync += under_way.eq(under_way + self.cut - self.built)
-        is_response = self.look >= first
-        m.d.comb += self.dropped.eq(
-            is_response & marked.bit_select((self.look - first)[:slot_bits], 1)
-        )
         by_qp = self.close.target == CloseTarget.QP
-        named = Mux(by_qp, owner_look.data.qpn, owner_look.data.region) == self.close.row
-        with m.If(taken):
-            m.d.sync += used.bit_select(slot[:slot_bits], 1).eq(1)
+        m.d.comb += [
+            mark_look.addr.eq((self.look - first)[:slot_bits]),
+            self.dropped.eq((self.look >= first) & mark_look.data),
+            is_named.eq(Mux(by_qp, owner_look.data.qpn, owner_look.data.region) == self.close.row),
+            mark_write.addr.eq(Mux(taken, slot[:slot_bits], number)),
+            mark_write.data.eq(~taken),
+            mark_write.en.eq(taken),
+        ]
         with m.FSM():
             with m.State("IDLE"):
                 m.d.sync += number.eq(0)
                 with m.If(self.close.active & ~self.requests.valid):
                     m.next = "MARK"
             with m.State("MARK"):
-                m.d.sync += number.eq(number + 1)
-                with m.If(used.bit_select(number, 1) & named):
-                    m.d.sync += marked.bit_select(number, 1).eq(1)
-                with m.If(number == n_read - 1):
-                    m.next = "TURN"
+                with m.If(~taken):
+                    m.d.comb += mark_write.en.eq(is_named)
+                    m.d.sync += number.eq(number + 1)
+                    with m.If(number == n_read - 1):
+                        m.next = "TURN"
             with m.State("TURN"):
                 # A turn that began before the marks may still cut a segment.
                 m.d.sync += left.eq(under_way - self.built)
@@ -308,9 +313,3 @@ class Responder(wiring.Component):
             with m.State("REST"):
                 with m.If(~self.close.active):
                     m.next = "IDLE"
-        # Also one that is marked in the same cycle.
-        with m.If(returned):
-            m.d.sync += [
-                used.bit_select(freed, 1).eq(0),
-                marked.bit_select(freed, 1).eq(0),
-            ]

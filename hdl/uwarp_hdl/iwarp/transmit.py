@@ -185,6 +185,7 @@ class TransmitPath(wiring.Component):
             (jobs.o, reader.jobs),
             (reader.o, builder.payload),
             (builder.frames, sender.frames),
+            (builder.checks, sender.checks),
             (builder.done, completer.done),
             (completer.retirements, retirements.i),
             (retirements.o, scheduler.retirements),

@@ -2,8 +2,8 @@
 
 ::
 
-    fields --> choice of two quads by step --> pair --+--> steering --> word
-          +--> IPv4 checksum ------^                  +--> held quad ---^
+    fields --> two quads by step, each 0 but in its own --> OR --+--> steering --> word
+          +--> IPv4 checksum ------^                             +--> held quad ---^
 
 The headers are a row of *quads*, four octets each: VLAN tag, IPv6 and every DDP header move what
 comes after them by whole quads. A step chooses a pair of quads as they lie in an IPv4 frame without
@@ -13,7 +13,6 @@ a word is the quad held from the step before and the pair's first.
 Octet positions come from the header tables of :mod:`uwarp.wire`.
 """
 
-from collections.abc import Iterable
 from functools import reduce
 from operator import or_
 
@@ -71,16 +70,40 @@ def header_octets(header: Header, **values: Value) -> Value:
     return Cat(octets)
 
 
-def _choice(m: Module, load: Value, choices: Iterable[tuple[Value, Value]], width: int) -> Value:
-    """The OR of the values, of ``width`` bits, whose conditions were 1 in the last cycle in which
-    ``load`` was."""
-    terms = []
-    for condition, value in choices:
+class _Parts:
+    """Registers of which one at a time has something in it: their OR is a choice.
+
+    They change with ``load``. With ``clear``, which comes with it, all but ``first`` are 0.
+    """
+
+    def __init__(self, m: Module, load: Value, clear: Value, width: int) -> None:
+        self._m, self._load, self._clear, self._width = m, load, clear, width
+        self._registers: list[Value] = []
+
+    def add(self, condition: Value, value: Value) -> Value:
+        """With ``load``: ``value``, if the condition was 1 in the cycle of the ``load`` before.
+        Returns that."""
         chosen = Signal()
-        with m.If(load):
-            m.d.sync += chosen.eq(condition)
-        terms.append(Cat(value, Const(0, width))[:width] & chosen.replicate(width))
-    return reduce(or_, terms)
+        with self._m.If(self._load):
+            self._m.d.sync += chosen.eq(condition)
+        self._add(chosen & ~self._clear, value)
+        return chosen
+
+    def add_first(self, value: Value) -> None:
+        """With ``clear``: ``value``."""
+        self._add(self._clear, value)
+
+    def _add(self, chosen: Value, value: Value) -> None:
+        register = Signal(self._width, name=f"part_{len(self._registers)}")
+        # In this order it is the register's reset.
+        with self._m.If(self._load & ~chosen):
+            self._m.d.sync += register.eq(0)
+        with self._m.Elif(self._load):
+            self._m.d.sync += register.eq(value)
+        self._registers.append(register)
+
+    def any(self) -> Value:
+        return reduce(or_, self._registers)
 
 
 class FrameHeaderFields(data.Struct):
@@ -113,15 +136,15 @@ class FrameHeader(wiring.Component):
     Members
     -------
     start : In(1), starting : In(FrameHeaderFields)
-        A frame begins.
+        A frame begins; the one that does may be the last of several in a row.
     i : In(FrameHeaderFields), control : In(16)
         The same, and the first two octets of the DDP header (the first one in bits 7:0), from the
         cycle after ``start`` until ``word`` is the last.
-    upcoming : Out(4), ddp : In(64)
-        With ``start`` or ``advance``: the step after that of the next word. When that comes to be
-        chosen, with the next ``advance``, ``ddp`` is its pair of the DDP header: quads 1 and 2, 3
-        and 4 and so on behind ``control`` in the steps after DDP_STEP, in that itself quad 0 in the
-        high half; it is 0 before that.
+    upcoming : Out(4)
+        With ``start`` or ``advance``: the step after that of the next word.
+    ddp : In(64), ddp_taken : Out(1)
+        While ``ddp_taken``, the next pair of the DDP header is taken: first quad 0 in the high
+        half, the low one 0, then quads 1 and 2, 3 and 4 and so on behind ``control``.
     advance : In(1)
         ``word`` is taken.
     word : Out(64)
@@ -143,6 +166,7 @@ class FrameHeader(wiring.Component):
     control: In(16)
     upcoming: Out(4)
     ddp: In(64)
+    ddp_taken: Out(1)
     advance: In(1)
     word: Out(64)
     step: Out(4)
@@ -174,42 +198,42 @@ class FrameHeader(wiring.Component):
         with m.If(self.start):
             m.d.comb += self.upcoming.eq(1)
 
-        # Conditions are registers: the choice is two levels of logic, and takes the least of it.
         upcoming = self.upcoming
         high = Const(0, 32)
-        pairs = [
-            (upcoming == 1, ipv4[2]),
-            ((upcoming == 1) & tags, Cat(high, tag)),
-            ((upcoming == 1) & ~tags & ~is_ipv6, Cat(high, ipv4[3])),
-            ((upcoming == 1) & ~tags & is_ipv6, Cat(high, ipv6[3])),
-            (upcoming == _PORTS, Cat(ipv4[8:10])),
-            (upcoming == DDP_STEP, ipv4[10]),
-        ]
+        pairs = _Parts(m, moves, self.start, 64)
+        pairs.add_first(
+            header_octets(
+                ETHERNET,
+                destination=self.starting.dest_mac,
+                source=self.starting.source_mac,
+            )[:64]
+        )
+        pairs.add(upcoming == 1, ipv4[2])
+        pairs.add((upcoming == 1) & tags, Cat(high, tag))
+        pairs.add((upcoming == 1) & ~tags & ~is_ipv6, Cat(high, ipv4[3]))
+        pairs.add((upcoming == 1) & ~tags & is_ipv6, Cat(high, ipv6[3]))
+        pairs.add(upcoming == _PORTS, Cat(ipv4[8:10]))
+        pairs.add(upcoming == DDP_STEP, ipv4[10])
         for step in range(2, _IPV4_LAST + 1):
-            pairs.append(((upcoming == step) & ~is_ipv6, Cat(ipv4[2 * step : 2 * step + 2])))
+            pairs.add((upcoming == step) & ~is_ipv6, Cat(ipv4[2 * step : 2 * step + 2]))
         for step in range(2, _IPV6_LAST + 1):
-            pairs.append(((upcoming == step) & is_ipv6, Cat(ipv6[2 * step : 2 * step + 2])))
-        chosen = _choice(m, moves, pairs, 64) | self.ddp
+            pairs.add((upcoming == step) & is_ipv6, Cat(ipv6[2 * step : 2 * step + 2]))
+        takes_ddp = pairs.add(upcoming >= DDP_STEP, self.ddp)
 
         # The pair's high quad, or the one after it where an odd one was put in.
         puts_tag, puts_odd = (following == 1) & tags, following == _IPV6_LAST
-        holds = [
-            (~puts_tag & ~puts_odd, pair[32:]),
-            (puts_tag & ~is_ipv6, ipv4[3]),
-            (puts_tag & is_ipv6, ipv6[3]),
-            (puts_odd, ipv6[14]),
+        holds = _Parts(m, moves, self.start, 32)
+        holds.add(~puts_tag & ~puts_odd, pair[32:])
+        holds.add(puts_tag & ~is_ipv6, ipv4[3])
+        holds.add(puts_tag & is_ipv6, ipv6[3])
+        holds.add(puts_odd, ipv6[14])
+        m.d.comb += [
+            pair.eq(pairs.any()),
+            held.eq(holds.any()),
+            self.ddp_taken.eq(self.advance & takes_ddp),
         ]
-        macs = header_octets(
-            ETHERNET,
-            destination=self.starting.dest_mac,
-            source=self.starting.source_mac,
-        )
         with m.If(moves):
-            m.d.sync += [
-                pair.eq(Mux(self.start, macs[:64], chosen)),
-                held.eq(_choice(m, moves, holds, 32)),
-                following.eq(upcoming),
-            ]
+            m.d.sync += following.eq(upcoming)
         with m.If(self.start):
             m.d.sync += [self.step.eq(0), self.shifted.eq(0)]
         with m.Elif(self.advance):
@@ -278,7 +302,7 @@ class FrameHeader(wiring.Component):
         fixed = 0x4500 + IPV4.size + IPV4_DONT_FRAGMENT + PROTOCOL_UDP
         # 18 bits hold them: the length is that of a frame.
         own, rest, length = (Signal(18, name=name) for name in ("own", "rest", "length"))
-        destination = Signal(17)
+        source, destination = Signal(17), Signal(17)
         with m.If(self.start):
             m.d.sync += [
                 self.udp_length.eq(fields.octets - before_udp),
@@ -292,7 +316,8 @@ class FrameHeader(wiring.Component):
             folded.eq(total[:16] + total[16]),
         ]
         m.d.sync += [
-            own.eq(fields.source_ipv4[:16] + fields.source_ipv4[16:] + fixed),
+            source.eq(fields.source_ipv4[:16] + fields.source_ipv4[16:]),
+            own.eq(source + fixed),
             length.eq(rest + self.udp_length),
             destination.eq(self.i.dest_ipv4[:16] + self.i.dest_ipv4[16:]),
             total.eq(wide[:16] + wide[16:]),
