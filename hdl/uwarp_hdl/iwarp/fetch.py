@@ -61,6 +61,7 @@ __all__ = [
     "OVERHEAD",
     "STATUS_WIDTH",
     "WqeFetch",
+    "at_least",
     "clamped_mtu",
     "message_layout",
     "piece_layout",
@@ -102,10 +103,18 @@ _POSTED = tuple(opcode for opcode in OVERHEAD if opcode not in _ANSWERS)
 _UNICAST = (Opcode.WRITE, Opcode.READ_REQUEST, Opcode.WRITE_RECORD)
 
 
+def at_least(value: Value, least: int) -> Value:
+    """Whether ``value >= least``, of a constant, without a carry chain."""
+    result = Const(1)
+    for index, bit in enumerate(value):
+        result = bit & result if least >> index & 1 else bit | result
+    return result & (not least >> len(value))
+
+
 def clamped_mtu(parameters: Parameters, path_mtu: Value) -> Value:
     """A QP's path MTU as it counts: the nearest one that there may be."""
     least, most = MIN_MTU, parameters.max_mtu
-    return Mux(path_mtu > most, most, Mux(path_mtu < least, least, path_mtu))
+    return Mux(at_least(path_mtu, most), most, Mux(at_least(path_mtu, least), path_mtu, least))
 
 
 def message_layout(parameters: Parameters) -> data.StructLayout:
