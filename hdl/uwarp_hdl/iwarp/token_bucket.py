@@ -23,7 +23,8 @@ from uwarp.wire import FRAME_OVERHEAD, MIN_FRAME
 from ..layouts import QP_ROW
 from ..stream.ports import keep_apart
 from ..stream.queue import Queue
-from .fetch import LENGTH_WIDTH, at_least
+from .compare import at_least
+from .fetch import LENGTH_WIDTH
 from .scheduler import qp_width
 
 __all__ = ["TokenBuckets", "charge_layout", "refill_ticks"]
@@ -190,7 +191,11 @@ class TokenBuckets(wiring.Component):
             m.d.sync += [fill_due.eq(1), fill_qpn.eq(self.written_qpn)]
 
         # Add: the gain, or the complement of the cost and 1.
-        charged = [Signal(LENGTH_WIDTH, name=f"charged_{stage}") for stage in range(2)]
+        least = MIN_FRAME + FRAME_OVERHEAD
+        charged = [
+            Signal(LENGTH_WIDTH, name="octets"),
+            Signal(LENGTH_WIDTH, name="charged", init=least),
+        ]
         row = Signal(layout)
         rate_row = Signal(rate_layout)
         gain_shift = exact_log2(refill_ticks(self._parameters))
@@ -214,7 +219,7 @@ class TokenBuckets(wiring.Component):
             burst.eq(rate_row.burst),
         ]
         with m.If(~at_least(charged[0], MIN_FRAME)):
-            m.d.sync += charged[1].eq(MIN_FRAME + FRAME_OVERHEAD)
+            m.d.sync += charged[1].eq(least)
 
         # End. A level that is the limit may as well be cut to it, so units of a burst are compared.
         units = total[_BURST_UNIT_BITS + _PART_BITS : -1]
