@@ -48,10 +48,10 @@ from ..layouts import (
     SEND_WQE_LAYOUT,
     EventRequest,
     ReadBeat,
-    mapped_ipv4,
 )
 from ..stream.ports import keep_apart
 from ..stream.queue import Queue
+from .compare import at_least
 from .destination import HIGH, LINK, LOW, PORT, destination_write_layout
 from .scheduler import EPOCH_WIDTH, fetch_layout, qp_width, slot_width
 
@@ -72,6 +72,7 @@ WIDE_WORDS = WQE_WORDS + SEND_WQE_EXTENSION.size // 8
 
 #: Words of an entry that tell where its message goes.
 _PORT_WORD, _LINK_WORD = (SEND_WQE.offset(name) // 64 for name in ("dest_ip", "dest_mac"))
+_LKEY_WORD = SEND_WQE.offset("sge_lkey") // 64
 _LOW_WORD = WQE_WORDS + SEND_WQE_EXTENSION.offset("dest_ipv6") // 64
 
 #: Bits of a number of octets within one frame.
@@ -105,7 +106,7 @@ _UNICAST = (Opcode.WRITE, Opcode.READ_REQUEST, Opcode.WRITE_RECORD)
 def clamped_mtu(parameters: Parameters, path_mtu: Value) -> Value:
     """A QP's path MTU as it counts: the nearest one that there may be."""
     least, most = MIN_MTU, parameters.max_mtu
-    return Mux(path_mtu > most, most, Mux(path_mtu < least, least, path_mtu))
+    return Mux(at_least(path_mtu, most), most, Mux(at_least(path_mtu, least), path_mtu, least))
 
 
 def message_layout(parameters: Parameters) -> data.StructLayout:
@@ -148,7 +149,8 @@ def message_layout(parameters: Parameters) -> data.StructLayout:
 def piece_layout(parameters: Parameters) -> data.StructLayout:
     """With ``valid``, for one cycle: piece ``index`` of the payload of the message in ``slot`` is
     the ``length`` octets, not 0, at DMA address ``address``. Pieces have no gap in their
-    numbers."""
+    numbers. The only piece may have a greater ``length`` than the message; without ``valid`` it is
+    the greatest there is."""
     return data.StructLayout(
         {
             "valid": 1,
@@ -177,7 +179,7 @@ class WqeFetch(wiring.Component):
     pieces : Out(piece_layout)
         Those of a message, before it.
     destination, destination_written : Out(destination_write_layout), Out(1)
-        Words of a message's destination, before it.
+        Words of a message's destination, before it; to IPv4 without those of the IP address.
     read : Out(ReadClientSignature)
     region : Out(TableReadSignature)
     event_requests : Out(stream of EventRequest)
@@ -208,19 +210,17 @@ class WqeFetch(wiring.Component):
         burst = self.read.bursts
         fetch = self.fetches.p
         burst_free = ~burst.valid | burst.ready
-        entry = Signal(58)
         room = Signal()
         asks = Signal()
         done = Signal()
-        m.d.comb += entry.eq(self._entry(fetch))
         with m.If(burst_free):
             m.d.sync += [
                 burst.valid.eq(asks),
-                burst.p.address.eq(entry << 6),
+                burst.p.address.eq(fetch.entry << 6),
                 burst.p.beats.eq(Mux(fetch.wide, WIDE_WORDS - 1, WQE_WORDS - 1)),
             ]
         m.d.comb += asks.eq(self.fetches.valid & ~self.fetches.ready & burst_free & room)
-        context, context_loads = self._keep_contexts(m, fetch, entry, asks, room, done)
+        context, context_loads = self._keep_contexts(m, fetch, asks, room, done)
         m.d.comb += [
             words.i.p.eq(self.read.beats.p),
             words.i.valid.eq(self.read.beats.valid),
@@ -232,11 +232,11 @@ class WqeFetch(wiring.Component):
         count = Signal(range(WIDE_WORDS))
         failed = Signal()
         unreadable = Signal()
+        clears = Signal()
         spoiled = Signal()  # ``unreadable`` in the cycle before
         collects = Signal()  # words, and their context is there
         taken = Signal()
         last = Signal()
-        inline_address = Signal(64)
         m.d.comb += [
             words.o.ready.eq(collects),
             taken.eq(words.o.valid & collects),
@@ -247,10 +247,7 @@ class WqeFetch(wiring.Component):
             m.d.sync += collects.eq(1)
         with m.Elif(taken & last):
             m.d.sync += collects.eq(0)
-        m.d.sync += [
-            spoiled.eq(unreadable),
-            inline_address.eq((context.entry | 1) << 6),
-        ]
+        m.d.sync += spoiled.eq(unreadable)
 
         opcodes = {opcode: Signal(name=f"is_{opcode.name.lower()}") for opcode in _POSTED}
         for opcode, matches in opcodes.items():
@@ -262,30 +259,38 @@ class WqeFetch(wiring.Component):
         m.d.comb += done.eq(self.messages.valid & self.messages.ready)
         arriving = Mux(taken, count, 0)
         octets, allowed = self._check_elements(
-            m, wqe, reads, context, words.o.p.data, arriving, done
+            m, wqe, reads, inline, context, words.o.p.data, arriving, done
         )
 
-        granule_log2 = Mux(wqe.granule_log2 == 0, DEFAULT_GRANULE_LOG2, wqe.granule_log2)[:5]
-        granule_wrong = (wqe.granule_log2 != 0) & ((wqe.granule_log2 < 6) | (wqe.granule_log2 > 16))
+        # Also of a ``granule_log2`` of 0; of one that is wrong it does not matter.
+        granule_mask = Cat(
+            Const(1, 1)
+            if index < DEFAULT_GRANULE_LOG2
+            else at_least(wqe.granule_log2[:5], index + 1)
+            for index in range(16)
+        )
+        granule_wrong = wqe.granule_log2.any() & (
+            ~at_least(wqe.granule_log2, 6) | at_least(wqe.granule_log2, 17)
+        )
         immediate_allowed = opcodes[Opcode.WRITE_RECORD] | opcodes[Opcode.SEND_IMMEDIATE]
         length_mismatch = Mux(
             inline,
-            (wqe.num_sge != 0) | (wqe.length > INLINE_OCTETS),
+            wqe.num_sge.any() | at_least(wqe.length, INLINE_OCTETS + 1),
             wqe.length != octets,
         )
         to_group = wqe.dest_mac[MAC_GROUP_BIT] & Cat(opcodes[item] for item in _UNICAST).any()
 
-        overhead = Signal(range(max(OVERHEAD.values()) + 1))
+        overhead = Signal(range(max(OVERHEAD.values()) + IPV6_OVERHEAD + 1))
         for opcode, matches in opcodes.items():
             with m.If(matches):
-                m.d.comb += overhead.eq(OVERHEAD[opcode])
+                m.d.comb += overhead.eq(OVERHEAD[opcode] + Mux(ipv6, IPV6_OVERHEAD, 0))
 
-        granule = Signal(17)
+        mask = Signal(16)
         room = Signal(LENGTH_WIDTH)
         operation_wrong = Signal()
         length_wrong = Signal()
         status = Signal(STATUS_WIDTH)
-        most, mtu = Signal(LENGTH_WIDTH), Signal(LENGTH_WIDTH)
+        mtu = Signal(LENGTH_WIDTH)
 
         told = self.event_requests
         m.d.comb += [told.p.type.eq(EventType.DMA_READ), told.p.number.eq(context.qpn)]
@@ -293,31 +298,36 @@ class WqeFetch(wiring.Component):
             m.d.sync += told.valid.eq(0)
         with m.FSM():
             with m.State("COLLECT"):
-                m.d.sync += [
-                    most.eq(clamped_mtu(self._parameters, context.path_mtu)),
-                    mtu.eq(most - Mux(ipv6, IPV6_OVERHEAD, 0)),
-                ]
+                m.d.sync += mtu.eq(clamped_mtu(self._parameters, context.path_mtu))
                 with m.If(taken):
                     m.d.sync += [failed.eq(unreadable), count.eq(count + 1)]
                     with m.Switch(count):
-                        for index in range(WQE_WORDS):
+                        for index in range(_LKEY_WORD):
                             with m.Case(index):
                                 word = wqe.as_value().word_select(index, 64)
                                 m.d.sync += word.eq(words.o.p.data)
+                        with m.Case(_LKEY_WORD):
+                            # A Read's lkey lies in its word where the immediate does in another.
+                            with m.If(reads):
+                                m.d.sync += wqe.immediate.eq(words.o.p.data[32:])
                 # In every cycle, of which the last one counts.
                 m.d.sync += [
-                    granule.eq(1 << granule_log2),
+                    mask.eq(granule_mask),
                     operation_wrong.eq(
                         unreadable
                         | ~Cat(opcodes.values()).any()
-                        | (wqe.num_sge > Mux(context.wide, MAX_SGE, 1))
+                        | Mux(
+                            context.wide,
+                            at_least(wqe.num_sge, MAX_SGE + 1),
+                            at_least(wqe.num_sge, 2),
+                        )
                         | length_mismatch
                         | granule_wrong
                         | to_group
                         | (~context.wide & (inline | ipv6))
                         | (flag[WqeFlag.IMMEDIATE] & ~immediate_allowed)
                         | (flag[WqeFlag.SOLICITED] & (opcodes[Opcode.WRITE] | reads))
-                        | (reads & (inline | (wqe.num_sge != 1) | (wqe.length == 0)))
+                        | (reads & (inline | (wqe.num_sge != 1) | ~wqe.length.any()))
                     ),
                 ]
                 m.d.sync += room.eq(mtu - overhead)
@@ -326,9 +336,10 @@ class WqeFetch(wiring.Component):
                     m.next = "ADD"
 
             with m.State("ADD"):
-                m.d.sync += length_wrong.eq((wqe.length > room) & (granule > room) & ~reads)
-                with m.If(spoiled):
-                    m.d.sync += wqe.eq(0)
+                too_long = wqe.length[len(room) :].any() | (room < wqe.length[: len(room)])
+                too_coarse = mask[len(room) :].any() | (mask[: len(room)] >= room)
+                m.d.sync += length_wrong.eq(too_long & too_coarse & ~reads)
+                m.d.comb += clears.eq(spoiled)
                 m.next = "COMPARE"
 
             with m.State("COMPARE"):
@@ -347,16 +358,9 @@ class WqeFetch(wiring.Component):
                 with m.If(done):
                     m.next = "COLLECT"
 
-        # The octets inline are one piece; a WQE with SGEs has written its own by now.
-        with m.If(done & inline):
-            m.d.sync += [
-                self.pieces.valid.eq(wqe.length != 0),
-                self.pieces.index.eq(0),
-                self.pieces.address.eq(inline_address),
-                self.pieces.length.eq(wqe.length),
-            ]
+        with m.If(clears):
+            m.d.sync += wqe.eq(0)
 
-        # An IPv4 address is put in the place of an IPv6 one first.
         destination = self.destination
         m.d.comb += [destination.address.slot.eq(context.slot), destination.word.eq(words.o.p.data)]
         with m.If(taken):
@@ -364,8 +368,6 @@ class WqeFetch(wiring.Component):
                 for number, index in (
                     (_PORT_WORD, PORT),
                     (_LINK_WORD, LINK),
-                    (_LINK_WORD + 1, LOW),
-                    (_LINK_WORD + 2, HIGH),
                 ):
                     with m.Case(number):
                         m.d.comb += [
@@ -380,10 +382,6 @@ class WqeFetch(wiring.Component):
                         ]
                 with m.Default():
                     pass
-        with m.If(count == _LINK_WORD + 1):
-            m.d.comb += destination.word.eq(mapped_ipv4(wqe.dest_ip))
-        with m.If(count == _LINK_WORD + 2):
-            m.d.comb += destination.word.eq(0)
 
         message = self.messages.p
         m.d.comb += [
@@ -399,7 +397,7 @@ class WqeFetch(wiring.Component):
         ]
         m.d.comb += [
             message.stag.eq(wqe.remote_stag),
-            message.immediate.eq(Mux(reads, wqe.sge_lkey, wqe.immediate)),
+            message.immediate.eq(wqe.immediate),
             message.status.eq(status),
             message.signaled.eq(flag[WqeFlag.SIGNALED]),
             message.solicited.eq(flag[WqeFlag.SOLICITED]),
@@ -407,11 +405,11 @@ class WqeFetch(wiring.Component):
             message.vlan_valid.eq(flag[WqeFlag.VLAN]),
             message.ipv6.eq(ipv6),
             message.room.eq(room),
-            message.granule_mask.eq(granule - 1),
+            message.granule_mask.eq(mask),
         ]
         return m
 
-    def _keep_contexts(self, m, fetch, entry, asks, room, done):
+    def _keep_contexts(self, m, fetch, asks, room, done):
         """What goes with a fetch's words, in two rows of block RAM; and a strobe: it comes with the
         next cycle, for the words that are collected next. The first row of the next context waits
         at the memory's output, so that it takes the place of the one that is done at once; the
@@ -424,7 +422,7 @@ class WqeFetch(wiring.Component):
                     for name in ("qpn", "slot", "index", "cq", "pd", "wide", "path_mtu")
                 }
             ),
-            data.StructLayout({"epoch": members["epoch"], "entry": len(entry)}),
+            data.StructLayout({name: members[name] for name in ("epoch", "entry")}),
         )
         context = Signal(data.StructLayout(layouts[0].members | layouts[1].members))
         halves = (context.as_value()[: layouts[0].size], context.as_value()[layouts[0].size :])
@@ -441,13 +439,7 @@ class WqeFetch(wiring.Component):
         into, out_of = Signal(range(OUTSTANDING)), Signal(range(OUTSTANDING))
         level = Signal(range(OUTSTANDING + 1))
         m.d.comb += [
-            *(
-                row[name].eq(fetch[name])
-                for row in (first, second)
-                for name in row.shape().members
-                if name != "entry"
-            ),
-            second.entry.eq(entry),
+            *(row[name].eq(fetch[name]) for row in (first, second) for name in row.shape().members),
             room.eq(level != OUTSTANDING),
             writer.addr.eq(Cat(self.fetches.ready, into)),
             writer.data.eq(Mux(self.fetches.ready, second.as_value(), first.as_value())),
@@ -485,14 +477,9 @@ class WqeFetch(wiring.Component):
             m.d.sync += halves[1].eq(reader.data)
         return context, loads
 
-    @staticmethod
-    def _entry(fetch):
-        """The ring entry's DMA address, in units of 64 octets."""
-        wide = Cat(Const(0, 1), fetch.sq_addr[1:]) + Cat(Const(0, 1), fetch.offset)
-        return Mux(fetch.wide, wide, fetch.sq_addr + fetch.offset)[:58]
-
-    def _check_elements(self, m, wqe, reads, context, word, arriving, done):
-        """Look up, add and compare each SGE, and write it as a piece.
+    def _check_elements(self, m, wqe, reads, inline, context, word, arriving, done):
+        """Look up, add and compare each SGE, and write it as a piece; or with ``done`` the octets
+        that are inline.
 
         Word ``arriving`` of the entry, 0 also if there is none, is ``word``. Returns the sum of the
         lengths, and whether all SGEs are allowed: known one and four cycles after the last one's
@@ -502,7 +489,7 @@ class WqeFetch(wiring.Component):
         addr_words += [
             WQE_WORDS + SEND_WQE_EXTENSION.offset(f"sge{n}_addr") // 64 for n in range(1, MAX_SGE)
         ]
-        region = self.region.row
+        region = Signal(REGION_ROW)
         addr = Signal(64)
         wanted = Signal()
         look, add, compare = Signal(), Signal(), Signal()
@@ -510,16 +497,16 @@ class WqeFetch(wiring.Component):
             Signal(data.StructLayout({"addr": 64, "length": 32}), name=f"element_{n}")
             for n in range(3)
         ]
-        lkey = Signal(32)
-        sound = Signal(2)
+        lkey = [Signal(32, name=f"lkey_{n}") for n in range(2)]
+        sound = Signal()
         offset = Signal(65)
-        end = Signal(65)
+        slack = Signal(65)
         dma_addr = Signal(64)
-        region_length = [Signal(64, name=f"region_length_{n}") for n in range(2)]
-        address = Signal(64)
+        inline_address = Signal(64)
         allowed = Signal(init=1)
         number = Signal(range(MAX_SGE))
         octets = Signal(32 + (MAX_SGE - 1).bit_length())
+        piece_length = Signal(32, init=(1 << 32) - 1)
         length, arriving_lkey = word[:32], word[32:]
 
         with m.Switch(arriving):
@@ -535,14 +522,18 @@ class WqeFetch(wiring.Component):
             look.eq(wanted & (length != 0)),
             element[0].addr.eq(addr),
             element[0].length.eq(length),
-            lkey.eq(arriving_lkey),
+            lkey[0].eq(arriving_lkey),
             add.eq(look),
             element[1].eq(element[0]),
-            sound[0].eq(
+            lkey[1].eq(lkey[0]),
+            region.eq(self.region.row),
+            compare.eq(add),
+            element[2].eq(element[1]),
+            sound.eq(
                 region.valid
-                & (region.key == lkey[:8])
+                & (region.key == lkey[1][:8])
                 & (region.pd == context.pd)
-                & ~lkey[8 + self._index_width :].any()
+                & ~lkey[1][8 + self._index_width :].any()
                 & (
                     ~reads
                     | (
@@ -553,29 +544,40 @@ class WqeFetch(wiring.Component):
                 )
             ),
             # Bit 64 is the borrow.
-            offset.eq(element[0].addr - region.base_to),
+            offset.eq(element[1].addr - region.base_to),
+            slack.eq(region.length - element[1].length),
             dma_addr.eq(region.dma_addr),
-            region_length[0].eq(region.length),
-            compare.eq(add),
-            element[2].eq(element[1]),
-            sound[1].eq(sound[0] & ~offset[64]),
-            end.eq(offset[:64] + element[1].length),
-            address.eq(Mux(reads, element[1].addr, dma_addr + offset[:64])),
-            region_length[1].eq(region_length[0]),
         ]
+
+        # An inline WQE has no SGE: of its address and of what there is without one, all but one
+        # term are 0.
+        with m.If(inline):
+            m.d.sync += [
+                element[2].addr.eq(0),
+                inline_address.eq((context.entry | 1) << 6),
+            ]
+        with m.Else():
+            m.d.sync += inline_address.eq(0)
         piece = self.pieces
         m.d.sync += [
-            piece.valid.eq(compare),
+            piece.valid.eq(compare | (done & inline & wqe.length.any())),
             piece.slot.eq(context.slot),
             piece.index.eq(number),
-            piece.address.eq(address),
-            piece.length.eq(element[2].length),
+            piece.address.eq(
+                Mux(reads | inline, element[2].addr, dma_addr + offset[:64]) | inline_address
+            ),
+            piece_length.eq(element[2].length),
         ]
+        m.d.comb += piece.length.eq(piece_length)
         with m.If(compare):
             m.d.sync += [
-                allowed.eq(allowed & sound[1] & (end <= region_length[1])),
+                allowed.eq(
+                    allowed & sound & ~offset[64] & ~slack[64] & (slack[:64] >= offset[:64])
+                ),
                 number.eq(number + 1),
             ]
+        with m.Else():
+            m.d.sync += piece_length.eq(~0)
         with m.If(done):
             m.d.sync += [octets.eq(0), allowed.eq(1), number.eq(0)]
         return octets, allowed

@@ -11,11 +11,11 @@
 A QP with work stands in the queue of waiting QPs exactly once. In its turn it is looked up in the
 QP table; not in RTS, without a CQ slot or without a message slot it goes to the queue's end and is
 asked again. A turn takes 5 cycles and the answer of the completion queues, in whose time
-retirements are taken; a doorbell or a retirement by itself takes 2 to 4. A doorbell that nobody
+retirements are taken; a doorbell or a retirement by itself takes 3 or 4. A doorbell that nobody
 waits beside is its QP's turn at once.
 """
 
-from amaranth.hdl import Module, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
@@ -25,6 +25,7 @@ from uwarp.contract import Parameters, QpState
 from ..interfaces import CreditSignature, TableReadSignature
 from ..layouts import QP_ROW, CreditOperation, RingDoorbell
 from ..stream.queue import Queue
+from .compare import at_least
 
 __all__ = [
     "EPOCH_WIDTH",
@@ -66,8 +67,8 @@ def slot_width(parameters: Parameters) -> int:
 
 
 def fetch_layout(parameters: Parameters) -> data.StructLayout:
-    """A WQE to fetch: entry ``offset`` of the ring, with its extension if ``wide``; the rest goes
-    with its message."""
+    """A WQE to fetch: ``entry`` is its DMA address in units of 64 octets, ``wide`` says that it has
+    an extension; the rest goes with its message."""
     return data.StructLayout(
         {
             "qpn": qp_width(parameters),
@@ -78,8 +79,7 @@ def fetch_layout(parameters: Parameters) -> data.StructLayout:
             "pd": 16,
             "path_mtu": 16,
             "wide": 1,
-            "sq_addr": 56,
-            "offset": 15,
+            "entry": 58,
         }
     )
 
@@ -116,8 +116,8 @@ class SendScheduler(wiring.Component):
     qp_taken : In(1)
         Another unit uses the QP table's read port in this cycle.
     credits : Out(CreditSignature)
-    failed : In(n_qp)
-        QPs that have failed: they wait as those do that are not in RTS.
+    qp_failed : In(1)
+        With ``qp.row``: the QP has failed. It waits as those do that are not in RTS.
     enable : In(1)
         While 0 nothing is fetched.
     busy : Out(1)
@@ -126,7 +126,7 @@ class SendScheduler(wiring.Component):
 
     def __init__(self, parameters: Parameters) -> None:
         self._parameters = parameters
-        width, n_qp = qp_width(parameters), parameters.n_qp
+        width = qp_width(parameters)
         super().__init__(
             {
                 "doorbells": In(stream.Signature(RingDoorbell)),
@@ -136,7 +136,7 @@ class SendScheduler(wiring.Component):
                 "qp": Out(TableReadSignature(QP_ROW, width)),
                 "qp_taken": In(1),
                 "credits": Out(CreditSignature()),
-                "failed": In(n_qp),
+                "qp_failed": In(1),
                 "enable": In(1),
                 "busy": Out(1),
             }
@@ -149,56 +149,90 @@ class SendScheduler(wiring.Component):
             {
                 "producer": 32,
                 "next": 32,
-                "in_flight": range(n_slots + 1),
                 "epoch": EPOCH_WIDTH,
                 "waiting": 1,
+                "work": 1,  # ``producer`` is not ``next``
             }
         )
+        flight = range(n_slots + 1)
         m.submodules.rows = rows = Memory(shape=row_layout, depth=n_qp, init=[])
         read, write = rows.read_port(), rows.write_port()
+        m.submodules.flights = flights = Memory(
+            shape=flight, depth=n_qp, init=[], attrs={"ram_style": "block"}
+        )
+        flight_read, flight_write = flights.read_port(), flights.write_port()
         m.submodules.waiting = waiting = Queue(qp_width(self._parameters), n_qp)
         m.submodules.free = free = Queue(slot_width(self._parameters), n_slots, direct=False)
 
         doorbell, retirement, request = self.doorbells.p, self.retirements.p, self.credits.requests
         qpn = Signal(qp_width(self._parameters))
         row = Signal(row_layout)
+        in_flight = Signal(flight)
+        retiring = Signal(flight)  # messages in flight of the QP of a retirement
         qp = Signal(QP_ROW)
         failed = Signal()
         extra = Signal(range(EXTRA_SLOTS + 1))
+        extra_full = Signal()
+        slot = Signal(slot_width(self._parameters))  # of the next message, if ``slot_valid``
+        slot_valid = Signal()
         sweep = Signal(range(n_slots))
+        offset = Signal(16)
         fetch = self.fetches.p
         next_index = Signal(32)
+        more = Signal()  # work after this WQE
         reserve = Signal()
         retire = Signal()
+        retired = Signal(flight)  # one less
+        more_extra, less_extra = Signal(), Signal()
+        row_loads, rings, qp_loads = Signal(), Signal(), Signal()
         at_once = Signal()  # the doorbell's QP has its turn
 
+        # Nothing is read while something is written.
         m.d.comb += [
+            read.en.eq(~write.en),
+            flight_read.en.eq(~flight_write.en),
+            flight_read.addr.eq(read.addr),
             write.addr.eq(qpn),
             write.data.eq(row),
+            flight_write.addr.eq(qpn),
             waiting.i.p.eq(qpn),
             free.i.p.eq(retirement.slot),
             self.qp.index.eq(waiting.o.p),
             self.resets.p.eq(qpn),
-            next_index.eq(row.next + 1),
             fetch.qpn.eq(qpn),
-            fetch.slot.eq(free.o.p),
+            fetch.slot.eq(slot),
+            free.o.ready.eq(~slot_valid),
             fetch.epoch.eq(row.epoch),
             fetch.index.eq(row.next),
             fetch.cq.eq(qp.send_cq),
             fetch.pd.eq(qp.pd),
             fetch.path_mtu.eq(qp.path_mtu),
             fetch.wide.eq(qp.sq_wide),
-            fetch.sq_addr.eq(qp.sq_addr),
-            fetch.offset.eq(row.next & ((1 << qp.sq_log2) - 1)),
         ]
+        # Known two cycles after ``row`` and ``qp`` are, which is when a fetch may begin.
+        place = Cat(
+            bit & at_least(qp.sq_log2, index + 1) for index, bit in enumerate(row.next[:15])
+        )
+        m.d.sync += [
+            next_index.eq(row.next + 1),
+            more.eq(next_index != row.producer),
+            offset.eq(Mux(qp.sq_wide, place << 1, place)),
+            fetch.entry.eq(Cat(qp.sq_addr[0] & ~qp.sq_wide, qp.sq_addr[1:]) + offset),
+            extra_full.eq(extra == EXTRA_SLOTS),
+            retiring.eq(flight_read.data),
+        ]
+        with m.If(~slot_valid):
+            m.d.sync += [slot.eq(free.o.p), slot_valid.eq(free.o.valid)]
 
         with m.FSM(init="CLEAR") as fsm:
             with m.State("CLEAR"):
+                # ``row`` is 0.
                 m.d.comb += [
                     self.busy.eq(1),
                     write.addr.eq(sweep),
-                    write.data.eq(0),
                     write.en.eq(sweep < n_qp),
+                    flight_write.addr.eq(sweep),
+                    flight_write.en.eq(sweep < n_qp),
                     free.i.p.eq(sweep),
                     free.i.valid.eq(1),
                 ]
@@ -213,7 +247,6 @@ class SendScheduler(wiring.Component):
                     m.next = "DOORBELL"
                 with m.Elif(self.retirements.valid):
                     m.d.comb += read.addr.eq(retirement.qpn)
-                    m.d.sync += qpn.eq(retirement.qpn)
                     m.next = "RETIRE"
                 with m.Elif(waiting.o.valid & self.enable & ~self.qp_taken):
                     m.d.comb += [read.addr.eq(waiting.o.p), waiting.o.ready.eq(1)]
@@ -221,45 +254,48 @@ class SendScheduler(wiring.Component):
                     m.next = "LOOK"
 
             with m.State("DOORBELL"):
-                m.d.comb += write.data.eq(read.data)
+                m.d.comb += self.qp.index.eq(qpn)
+                m.d.sync += at_once.eq(~waiting.o.valid & self.enable & ~self.qp_taken)
                 with m.If(doorbell.qpn >= n_qp):
                     m.d.comb += self.doorbells.ready.eq(1)
                     m.next = "IDLE"
                 with m.Elif(doorbell.reset):
-                    # The QP stays in the queue if it is there: its next turn finds no work.
-                    m.d.comb += self.resets.valid.eq(1)
-                    with m.If(self.resets.ready):
-                        m.d.comb += [
-                            write.data.producer.eq(0),
-                            write.data.next.eq(0),
-                            write.data.epoch.eq(read.data.epoch + 1),
-                            write.en.eq(1),
-                            self.doorbells.ready.eq(1),
-                        ]
-                        m.next = "IDLE"
-                    with m.Else():
-                        m.d.comb += read.addr.eq(qpn)
+                    m.next = "CLEAR_ROW"
                 with m.Else():
-                    m.d.comb += [
-                        write.data.producer.eq(doorbell.index),
-                        write.data.waiting.eq(1),
-                        write.en.eq(1),
-                        waiting.i.valid.eq(~read.data.waiting & ~at_once),
-                        self.doorbells.ready.eq(1),
-                        self.qp.index.eq(qpn),
-                    ]
-                    m.d.sync += [
-                        row.eq(read.data),
-                        row.producer.eq(doorbell.index),
-                        row.waiting.eq(1),
-                    ]
+                    m.d.comb += self.doorbells.ready.eq(1)
+                    m.next = "RING"
+
+            with m.State("CLEAR_ROW"):
+                m.next = "RESET"
+
+            with m.State("RESET"):
+                # The QP stays in the queue if it is there: its next turn finds no work.
+                m.d.comb += [
+                    self.resets.valid.eq(1),
+                    write.data.epoch.eq(row.epoch + 1),
+                    write.en.eq(self.resets.ready),
+                    self.doorbells.ready.eq(self.resets.ready),
+                ]
+                with m.If(self.resets.ready):
                     m.next = "IDLE"
-                    with m.If(~waiting.o.valid & self.enable & ~self.qp_taken):
-                        with m.If(~read.data.waiting):
-                            m.d.comb += at_once.eq(1)
-                            m.next = "LOOK_QP"
+
+            with m.State("RING"):
+                work = row.producer != row.next
+                m.d.comb += [
+                    write.data.waiting.eq(1),
+                    write.data.work.eq(work),
+                    write.en.eq(1),
+                    waiting.i.valid.eq(~row.waiting & ~at_once),
+                ]
+                m.d.sync += row.work.eq(work)
+                m.next = "IDLE"
+                with m.If(~row.waiting & at_once):
+                    m.next = "DECIDE"
 
             with m.State("RETIRE"):
+                m.next = "RETIRED"
+
+            with m.State("RETIRED"):
                 m.d.comb += retire.eq(1)
                 with m.If(retirement.release):
                     m.next = "RELEASE"
@@ -278,21 +314,13 @@ class SendScheduler(wiring.Component):
                     m.next = "IDLE"
 
             with m.State("LOOK"):
-                m.d.sync += row.eq(read.data)
-                m.next = "DECIDE"
-
-            with m.State("LOOK_QP"):
                 m.next = "DECIDE"
 
             with m.State("DECIDE"):
-                with m.If(row.producer == row.next):
+                with m.If(~row.work):
                     m.d.comb += [write.data.waiting.eq(0), write.en.eq(1)]
                     m.next = "IDLE"
-                with m.Elif(
-                    (qp.state != QpState.RTS)
-                    | failed
-                    | (row.in_flight.any() & (extra == EXTRA_SLOTS))
-                ):
+                with m.Elif((qp.state != QpState.RTS) | failed | (in_flight.any() & extra_full)):
                     m.d.comb += waiting.i.valid.eq(1)
                     m.next = "IDLE"
                 with m.Else():
@@ -321,33 +349,46 @@ class SendScheduler(wiring.Component):
                     m.next = "GRANT_RETIRE"
 
             with m.State("GRANT_RETIRE"):
-                m.d.comb += [
-                    retire.eq(1),
-                    write.addr.eq(retirement.qpn),
-                    self.retirements.ready.eq(1),
-                ]
+                m.next = "GRANT_RETIRED"
+
+            with m.State("GRANT_RETIRED"):
+                m.d.comb += [retire.eq(1), self.retirements.ready.eq(1)]
                 with m.If(retirement.qpn == qpn):
-                    m.d.sync += row.in_flight.eq(row.in_flight - 1)
+                    m.d.sync += in_flight.eq(retired)
                 m.next = "GRANT"
 
             with m.State("FETCH"):
-                m.d.comb += self.fetches.valid.eq(free.o.valid)
-                with m.If(free.o.valid & self.fetches.ready):
-                    more = next_index != row.producer
+                m.d.comb += self.fetches.valid.eq(slot_valid)
+                with m.If(slot_valid & self.fetches.ready):
+                    m.d.sync += slot_valid.eq(0)
                     m.d.comb += [
-                        free.o.ready.eq(1),
                         write.data.next.eq(next_index),
-                        write.data.in_flight.eq(row.in_flight + 1),
+                        write.data.work.eq(more),
                         write.data.waiting.eq(more),
                         write.en.eq(1),
+                        flight_write.data.eq(in_flight + 1),
+                        flight_write.en.eq(1),
                         waiting.i.valid.eq(more),
                     ]
-                    with m.If(row.in_flight.any()):
-                        m.d.sync += extra.eq(extra + 1)
+                    m.d.comb += more_extra.eq(in_flight.any())
                     m.next = "IDLE"
 
-        with m.If(fsm.ongoing("LOOK") | fsm.ongoing("LOOK_QP")):
-            m.d.sync += [qp.eq(self.qp.row), failed.eq(self.failed.bit_select(qpn, 1))]
+        # Strobes from registers load the rows, in some cycles more than are of use.
+        m.d.sync += [
+            row_loads.eq(fsm.ongoing("IDLE")),
+            rings.eq(self.doorbells.valid),
+            qp_loads.eq(fsm.ongoing("IDLE") | fsm.ongoing("DOORBELL")),
+        ]
+        with m.If(row_loads):
+            m.d.sync += [
+                row.eq(read.data),
+                row.producer.eq(Mux(rings, doorbell.index, read.data.producer)),
+                in_flight.eq(flight_read.data),
+            ]
+        with m.If(fsm.ongoing("CLEAR_ROW")):
+            m.d.sync += [row.producer.eq(0), row.next.eq(0), row.work.eq(0)]
+        with m.If(qp_loads):
+            m.d.sync += [qp.eq(self.qp.row), failed.eq(self.qp_failed)]
         with m.If(reserve):
             m.d.comb += [
                 request.p.operation.eq(CreditOperation.RESERVE),
@@ -356,11 +397,13 @@ class SendScheduler(wiring.Component):
             ]
         with m.If(retire):
             m.d.comb += [
-                write.data.eq(read.data),
-                write.data.in_flight.eq(read.data.in_flight - 1),
-                write.en.eq(1),
+                flight_write.addr.eq(retirement.qpn),
+                flight_write.data.eq(retired),
+                flight_write.en.eq(1),
                 free.i.valid.eq(1),
+                less_extra.eq(retired.any()),
             ]
-            with m.If(read.data.in_flight > 1):
-                m.d.sync += extra.eq(extra - 1)
+        m.d.comb += retired.eq(retiring - 1)
+        with m.If(more_extra | less_extra):
+            m.d.sync += extra.eq(extra + Mux(less_extra, -1, 1))
         return m

@@ -21,12 +21,13 @@ that is filled; meanwhile it costs the others no turns.
 from collections.abc import Iterable
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
-from amaranth.lib import data, stream, wiring
+from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import MAX_SGE, Parameters, QpState, Status
 from uwarp.wire import (
+    DEFAULT_GRANULE_LOG2,
     ETHERNET,
     READ_REQUEST,
     TAGGED_OPCODES,
@@ -38,8 +39,7 @@ from uwarp.wire import (
 )
 
 from ..interfaces import TableReadSignature
-from ..layouts import QP_ROW, ReadOpening
-from ..stream.ports import keep_apart
+from ..layouts import MAPPED, QP_ROW, ReadOpening
 from ..stream.queue import Queue
 from .destination import HIGH, LINK, LOW, PORT, PortWord, destination_address
 from .fetch import (
@@ -85,6 +85,15 @@ _QUAD_SEGMENTS = 64
 
 #: Cycles after the answer to an opening until ``trackers_full`` says so.
 _OPENING_CYCLES = 8
+
+
+class _Word(enum.Enum, shape=2):
+    """The words of a list: what its turns begin with, and what is known of its head message."""
+
+    LIST = 0
+    MO = 1
+    BEGUN = 2
+    MSN = 3
 
 
 def segment_layout(parameters: Parameters) -> data.StructLayout:
@@ -204,8 +213,8 @@ class Segmenter(wiring.Component):
     turn : Out(qpn)
     wakes : In(stream of QPN)
         Each QP that is no longer ``dry``.
-    failed_qps : In(n_qp)
-        QPs that have failed.
+    qp_failed : In(1)
+        With ``qp.row``: the QP has failed.
     charge : Out(charge_layout)
     failed_slot, failed, dropped : Out, In(1), In(1)
         ``failed`` answers ``failed_slot`` in the same cycle: a payload read of that message failed;
@@ -245,7 +254,7 @@ class Segmenter(wiring.Component):
                 "dry": In(1),
                 "turn": Out(width),
                 "wakes": In(stream.Signature(width)),
-                "failed_qps": In(parameters.n_qp),
+                "qp_failed": In(1),
                 "charge": Out(charge_layout(parameters)),
                 "failed_slot": Out(slot_width(parameters)),
                 "failed": In(1),
@@ -268,52 +277,75 @@ class Segmenter(wiring.Component):
                 "tail": slot_bits,
                 "count": range(n_slots + 1),
                 "epoch": EPOCH_WIDTH,
-                "msn": 32,  # of the last message that had one
-                "mo": 32,  # of the head message's next segment
-                "piece": piece_bits,  # that it begins in
-                "begun": 32,  # octets of the piece that are sent
+                "piece": piece_bits,  # that the head message's next segment begins in
+                "under_way": 1,  # a segment of that message was sent: ``mo`` is not 0
+                "in_piece": 1,  # some of that piece was: ``begun`` is not 0
             }
         )
         list_layout = data.StructLayout({"qpn": qp_width(self._parameters), "responds": 1})
         n_lists = 2 * n_qp
-        m.submodules.rows = rows = Memory(shape=row_layout, depth=n_lists, init=[])
+        # Of each list ``_Word``s.
+        m.submodules.rows = rows = Memory(
+            shape=max(32, row_layout.size), depth=len(_Word) * n_lists, init=[]
+        )
         row_read, row_write = rows.read_port(), rows.write_port()
         members = message_layout(self._parameters).members
         layout = data.StructLayout(
             {
                 name: shape
                 for name, shape in members.items()
-                if name not in ("slot", "epoch", "address")
+                if name not in ("slot", "epoch", "address", "granule_mask")
             }
+            | {"granule_high": members["granule_mask"] - DEFAULT_GRANULE_LOG2}
         )
         m.submodules.store = store = Memory(shape=layout, depth=n_slots, init=[])
         store_read, store_write = store.read_port(), store.write_port()
-        m.submodules.msns = msns = Memory(
-            shape=32, depth=n_slots, init=[], attrs={"ram_style": "block"}
+        # Of each slot the MSN, and behind all those its list's next one.
+        link_layout = data.StructLayout({"slot": slot_bits, "epoch": EPOCH_WIDTH})
+        m.submodules.notes = notes = Memory(
+            shape=max(32, link_layout.size),
+            depth=2 << slot_bits,
+            init=[],
+            attrs={"ram_style": "block"},
         )
-        msn_read, msn_write = msns.read_port(), msns.write_port()
+        note_read, note_write = notes.read_port(), notes.write_port()
         piece_shape = data.StructLayout({"address": 64, "length": 32})
         m.submodules.piece_store = piece_store = Memory(
             shape=piece_shape, depth=1 << slot_bits + piece_bits, init=[]
         )
         piece_read, piece_write = piece_store.read_port(), piece_store.write_port()
-        link_layout = data.StructLayout({"slot": slot_bits, "epoch": EPOCH_WIDTH})
-        m.submodules.links = links = Memory(shape=link_layout, depth=n_slots, init=[])
-        link_read, link_write = links.read_port(), links.write_port()
-        keep_apart(m, link_read, link_write)
-        m.submodules.turns = turns = Queue(list_layout, n_lists)
-        m.submodules.aside = aside = Memory(shape=1, depth=n_lists, init=[])
+        m.submodules.turns = turns = Queue(list_layout, n_lists, block=True)
+        # Which of a QP's lists stand aside. The row that is looked at is the one that is written.
+        m.submodules.aside = aside = Memory(shape=2, depth=n_qp, init=[])
         aside_look, aside_write = aside.read_port(domain="comb"), aside.write_port()
 
         arrival = self.messages.p
         response, responding = self.responses.p, self.responding.p
         arrived = Signal(link_layout)
+        next_piece = Signal(piece_bits)
+        piece_ends = Signal()  # but the segment goes on
+        emits = Signal()  # the state EMIT, from a register
+        # Strobes: the message is loaded; ``address`` and ``left`` begin anew; the segment's size is
+        # found; a turn ends.
+        loaded, offsets, sizes, ending = Signal(), Signal(), Signal(), Signal()
+        closing_msn = Signal(32)
         appending = Signal()  # a message of the send rings
         finds = Signal()  # a message is looked up
+        empty = Signal()  # so is ``row``
         at_once = Signal()  # the list of the message that comes has its turn, if it was empty
-        qp_looked_up = Signal()
         owner = Signal(list_layout)
         row = Signal(row_layout)
+        msn = Signal(32, init=1)  # of the list's next message that has one
+        mo = Signal(32)  # of the head message's next segment
+        begun = Signal(32)  # octets of the piece that are sent
+        used = Signal(LENGTH_WIDTH)  # ... in this turn
+        counted = Signal(32)  # one of these, as it is written
+        written = Signal(row_layout)
+        # Strobes: the list's row is at its memory's output, or is written, and why.
+        row_loads, writes = Signal(), Signal()
+        appends_row, resets_row, resets_next = Signal(), Signal(), Signal()
+        turn_taken = Signal()
+        looks_up = Signal()  # the list's ``row`` is known in the next cycle
         follower = Signal(link_layout)
         message = Signal(layout)
         piece = Signal(piece_shape)
@@ -323,24 +355,26 @@ class Segmenter(wiring.Component):
         failed = Signal()
         remaining = Signal(32)
         to = Signal(64)
-        # Segments end on multiples of the granule of it.
-        place = Signal(16)
+        # Segments end on multiples of the granule: of the TO, or of the offset in the message. The
+        # first one begins anywhere, so this is where a full one would end, modulo the granule.
+        full_end = Signal(16)
         address = Signal(64)
         left = Signal(32)  # octets of the piece that are not sent
         drained = Signal()  # ... none are, by now
         needed = Signal(LENGTH_WIDTH)  # octets of the segment that are not asked for
         octet = Signal(3)  # of a frame word, where they go
         udp_port = Signal(16)
-        mtu = Signal(LENGTH_WIDTH)
+        mtu, room_ipv4, room_ipv6 = (
+            Signal(LENGTH_WIDTH, name=name) for name in ("mtu", "room_ipv4", "room_ipv6")
+        )
         room = Signal(LENGTH_WIDTH)
         headers = Signal(range(256))
         length = Signal(LENGTH_WIDTH)
         offers = Signal()  # the segment, if it is not taken
         segment_taken = Signal()
         opening_taken = Signal()
-        sweep = Signal(range(n_lists))
+        sweep = Signal(range(2 * n_lists))
         clearing = Signal(init=1)
-        concludes = Signal()  # a turn: the row is written
         # Strobes: ``owner`` goes to the end of the lists that wait, or aside. A wake that came in
         # the cycle of ``decides``, before either, would not find it aside.
         turn_again, steps_aside, decides = Signal(), Signal(), Signal()
@@ -349,6 +383,9 @@ class Segmenter(wiring.Component):
         m.d.comb += [
             self.responses.ready.eq(~appending & ~self.pieces.valid & ~finds),
             store_write.addr.eq(Mux(appending, arrival.slot, response.slot)),
+            store_write.data.granule_high.eq(
+                Mux(appending, arrival.granule_mask, response.granule_mask)[DEFAULT_GRANULE_LOG2:]
+            ),
             *(
                 store_write.data[name].eq(
                     arrival[name]
@@ -356,27 +393,30 @@ class Segmenter(wiring.Component):
                     else Mux(appending, arrival[name], response[name])
                 )
                 for name in layout.members
+                if name != "granule_high"
             ),
             store_write.en.eq(appending | (self.responses.valid & self.responses.ready)),
-            link_write.addr.eq(row.tail),
-            link_write.data.eq(arrived),
-            row_write.addr.eq(owner),
+            turns.o.ready.eq(turn_taken),
+            self.coming.eq(sizes),
+            looks_up.eq(turn_taken | (appends_row & empty & at_once)),
+            empty.eq(row.count == 0),
+            written.eq(row),
+            row_write.data.eq(counted),
             self.qp.index.eq(turns.o.p.qpn),
             self.turn.eq(owner.qpn),
-            store_read.addr.eq(self.recall),
-            msn_read.addr.eq(self.recall),
-            msn_write.addr.eq(row.head),
-            self.recall_ready.eq(~finds & ~store_write.en & ~msn_write.en),
+            store_read.addr.eq(Mux(finds, row.head, self.recall)),
+            note_read.addr.eq(Cat(Mux(finds, row.head, self.recall), finds)),
+            note_write.addr.eq(Cat(row.head, Const(0, 1))),
+            note_write.data.eq(closing_msn),
+            self.recall_ready.eq(~finds & ~store_write.en & ~note_write.en),
             # Nothing is read while a row is written, so that synthesis adds no logic for the sake
             # of a row that is both.
-            row_read.en.eq(~row_write.en),
             store_read.en.eq(~store_write.en),
-            msn_read.en.eq(~msn_write.en),
+            note_read.en.eq(~note_write.en),
             piece_read.en.eq(~piece_write.en),
             *(self.recalled[name].eq(store_read.data[name]) for name in _RECALLED),
-            self.recalled.msn.eq(msn_read.data),
+            self.recalled.msn.eq(note_read.data),
             piece_read.addr.eq(Cat(row.piece, row.head)),
-            link_read.addr.eq(row.head),
             self.failed_slot.eq(row.head),
         ]
         with m.If(self.pieces.valid):
@@ -390,7 +430,8 @@ class Segmenter(wiring.Component):
             m.d.comb += [
                 piece_write.addr.eq(Cat(Const(0, piece_bits), response.slot)),
                 piece_write.data.address.eq(response.address),
-                piece_write.data.length.eq(response.length),
+                # Any that is not less than the message's: the greatest, without ``valid``.
+                piece_write.data.length.eq(self.pieces.length),
                 piece_write.en.eq(self.responses.valid & self.responses.ready),
             ]
 
@@ -411,15 +452,16 @@ class Segmenter(wiring.Component):
         tagged = Signal()
         reads = Signal()
         is_tagged, is_read = Signal(), Signal()
-        bare = Signal()  # nothing of its length is payload
+        is_bare = Signal()  # nothing of its length is payload
+        opcode = Signal(4)  # of one that is sound
         enough = Signal()
         m.d.comb += [
-            tagged.eq(Cat(message.opcode == opcode for opcode in TAGGED_OPCODES).any()),
-            reads.eq(message.opcode == Opcode.READ_REQUEST),
-            bare.eq(reads | (message.opcode == Opcode.TERMINATE)),
+            opcode.eq(message.opcode),
+            tagged.eq(Cat(opcode == item for item in TAGGED_OPCODES).any()),
+            reads.eq(opcode == Opcode.READ_REQUEST),
             *(segment[name].eq(message[name]) for name in _COPIED),
             segment.slot.eq(row.head),
-            segment.opcode.eq(message.opcode),
+            segment.opcode.eq(opcode),
             segment.frame.eq(frame),
             segment.last.eq(ends),
             segment.discard.eq(stale),
@@ -428,12 +470,13 @@ class Segmenter(wiring.Component):
             segment.has_payload.eq(length != 0),
             segment.octets.eq(length + headers),
             segment.udp_port.eq(udp_port),
-            msn_write.data.eq(Mux(message.silent, message.immediate, Mux(numbered, row.msn, 0))),
+            closing_msn.eq(Mux(message.silent, message.immediate, Mux(numbered, msn, 0))),
             enough.eq(left >= needed),
             job.address.eq(address),
             job.length.eq(Mux(enough, needed, left)),
             job.place.eq(octet),
             job.final.eq(enough),
+            self.reads.valid.eq(emits & frame & (needed != 0)),
             job.qpn.eq(owner.qpn),
         ]
         segment_done = segment_taken | self.segments.ready
@@ -443,7 +486,7 @@ class Segmenter(wiring.Component):
         asked = self.read_openings.p
         m.d.comb += [
             asked.qpn.eq(owner.qpn),
-            asked.msn.eq(row.msn),
+            asked.msn.eq(msn),
             asked.lkey.eq(message.immediate),
             asked.addr.eq(address),
             asked.mlen.eq(message.length),
@@ -459,14 +502,23 @@ class Segmenter(wiring.Component):
         m.d.sync += peer_arrives.eq(Mux(peer_given, peer_word, LINK))
         with m.If(peer_given & (peer_word != LINK)):
             m.d.sync += peer_word.eq(peer_word + 1)
-        with m.Switch(peer_arrives):
-            with m.Case(PORT):
-                port_word = data.View(PortWord, self.destination.row)
-                m.d.sync += asked.source_port.eq(port_word.dest_port)
-            with m.Case(LOW):
-                m.d.sync += asked.source_ip[:64].eq(self.destination.row)
-            with m.Case(HIGH):
-                m.d.sync += [asked.source_ip[64:].eq(self.destination.row), peer_known.eq(1)]
+        # An address of IPv4 is put in its place first.
+        peer_ip = [Signal(32), Signal(32, init=MAPPED & 0xFFFF_FFFF), Signal(64)]
+        port_word = data.View(PortWord, self.destination.row)
+        with m.If(peer_arrives == PORT):
+            m.d.sync += asked.source_port.eq(port_word.dest_port)
+        with m.If((peer_arrives == PORT) | ((peer_arrives == LOW) & message.ipv6)):
+            m.d.sync += peer_ip[0].eq(self.destination.row[:32])
+        with m.If(peer_arrives == LOW):
+            with m.If(message.ipv6):
+                m.d.sync += peer_ip[1].eq(self.destination.row[32:])
+        with m.If(peer_arrives == HIGH):
+            m.d.sync += [peer_ip[2].eq(self.destination.row), peer_known.eq(1)]
+        with m.If(peer_arrives == PORT):
+            m.d.sync += peer_ip[1].eq(peer_ip[1].init)
+        with m.If((peer_arrives == HIGH) & ~message.ipv6):
+            m.d.sync += peer_ip[2].eq(0)
+        m.d.comb += asked.source_ip.eq(Cat(peer_ip))
 
         # A row of quads a cycle, while the message's registers still hold what they are made of:
         # they are next loaded 6 cycles after ``quad_row`` is set to 0.
@@ -479,8 +531,8 @@ class Segmenter(wiring.Component):
             ((at[1] & is_tagged) | at[5], to[32:]),
             (at[1] & is_read, Const(QueueNumber.REQUEST, 32)),
             (at[1] & is_terminate, Const(QueueNumber.TERMINATE, 32)),
-            (at[2] & is_tagged, msn_write.data),
-            (at[2] & ~is_tagged, row.mo),
+            (at[2] & is_tagged, closing_msn),
+            (at[2] & ~is_tagged, mo),
             ((at[3] & is_tagged) | at[4], message.length),
             (at[3] & ~is_tagged, address[32:]),
         ]
@@ -490,8 +542,8 @@ class Segmenter(wiring.Component):
             (at[0] & is_terminate, Const(_CONTROL_WORD, 32)),
             (at[0] & ~is_tagged & ~is_read & ~is_terminate, message.length),
             ((at[1] & is_tagged) | at[5], to[:32]),
-            (at[1] & ~is_tagged, msn_write.data),
-            (at[2] & is_tagged, row.mo),
+            (at[1] & ~is_tagged, closing_msn),
+            (at[2] & is_tagged, mo),
             # A Read's is the sink STag.
             (
                 ((at[2] & ~is_tagged) | (at[3] & is_tagged)) & with_immediate,
@@ -520,146 +572,129 @@ class Segmenter(wiring.Component):
         # lists of the QP.
         woken = Signal(list_layout)
         wake_step = Signal()
+        woken_valid = Signal()
         m.d.comb += [
-            woken.qpn.eq(self.wakes.p),
-            woken.responds.eq(wake_step),
-            aside_look.addr.eq(woken),
-            aside_write.addr.eq(owner),
-            aside_write.data.eq(steps_aside),
-            turns.i.p.eq(owner),
+            aside_look.addr.eq(Mux(clearing, sweep, Mux(steps_aside, owner.qpn, self.wakes.p))),
+            aside_write.addr.eq(aside_look.addr),
+            turns.i.p.eq(Mux(turn_again, owner, woken)),
+            turns.i.valid.eq(turn_again | woken_valid),
         ]
-        with m.If(turn_again):
-            m.d.comb += turns.i.valid.eq(1)
-        with m.Elif(steps_aside):
-            m.d.comb += aside_write.en.eq(1)
-        with m.Elif(clearing):
-            m.d.comb += [aside_write.addr.eq(sweep), aside_write.en.eq(1)]
-        with m.Elif(self.wakes.valid & ~decides):
+        with m.If(~turn_again):
+            m.d.sync += woken_valid.eq(0)
+        with m.If(steps_aside):
             m.d.comb += [
-                turns.i.p.eq(woken),
-                turns.i.valid.eq(aside_look.data),
-                aside_write.addr.eq(woken),
+                aside_write.data.eq(aside_look.data | Cat(~owner.responds, owner.responds)),
+                aside_write.en.eq(1),
+            ]
+        with m.Elif(clearing):
+            m.d.comb += aside_write.en.eq(1)
+        with m.Elif(self.wakes.valid & ~decides & ~turn_again & ~woken_valid):
+            m.d.comb += [
+                aside_write.data.eq(aside_look.data & Cat(wake_step, ~wake_step)),
                 aside_write.en.eq(1),
                 self.wakes.ready.eq(wake_step),
             ]
-            m.d.sync += wake_step.eq(~wake_step)
+            m.d.sync += [
+                wake_step.eq(~wake_step),
+                woken.qpn.eq(self.wakes.p),
+                woken.responds.eq(wake_step),
+                woken_valid.eq(Mux(wake_step, aside_look.data[1], aside_look.data[0])),
+            ]
 
-        strobes = (appending, decides, turn_again, steps_aside, concludes)
+        strobes = (
+            *(turn_taken, appending, decides, turn_again, steps_aside),
+            *(writes, appends_row, resets_row, resets_next, loaded, offsets, sizes, ending),
+        )
         m.d.comb += [self.busy.eq(clearing), self.messages.ready.eq(appending)]
         m.d.sync += [signal.eq(0) for signal in strobes]
-        with m.FSM(init="CLEAR"):
-            with m.State("CLEAR"):
-                m.d.comb += [row_write.addr.eq(sweep), row_write.en.eq(1)]
-                m.d.sync += sweep.eq(sweep + 1)
-                with m.If(sweep == n_lists - 1):
-                    m.d.sync += clearing.eq(0)
-                    m.next = "IDLE"
+        # The list that is looked at next: responses come first, they are few, and their requests
+        # hold up nobody.
+        coming_list = Signal(list_layout)
+        with m.If(self.resets.valid):
+            m.d.comb += coming_list.qpn.eq(self.resets.p)
+        with m.Elif(self.responding.valid):
+            m.d.comb += [coming_list.qpn.eq(responding.qpn), coming_list.responds.eq(1)]
+        with m.Elif(self.messages.valid):
+            m.d.comb += coming_list.qpn.eq(arrival.qpn)
+        with m.Else():
+            m.d.comb += coming_list.eq(turns.o.p)
+        m.d.comb += row_read.addr.eq(Cat(_Word.LIST, coming_list))
 
+        with m.FSM(init="END"):
             with m.State("IDLE"):
                 m.d.comb += self.between.eq(1)
+                m.d.sync += owner.eq(coming_list)
                 with m.If(self.resets.valid):
-                    m.d.comb += [self.resets.ready.eq(1), row_read.addr.eq(self.resets.p)]
-                    m.d.sync += [owner.qpn.eq(self.resets.p), owner.responds.eq(0)]
+                    m.d.comb += self.resets.ready.eq(1)
                     m.next = "RESET"
-                # Responses come first: they are few, and their requests hold up nobody.
                 with m.Elif(self.responding.valid):
-                    m.d.comb += row_read.addr.eq(Cat(responding.qpn, Const(1, 1)))
-                    m.d.sync += [owner.qpn.eq(responding.qpn), owner.responds.eq(1)]
                     m.next = "APPEND"
                 with m.Elif(self.messages.valid):
-                    m.d.comb += row_read.addr.eq(Cat(arrival.qpn, Const(0, 1)))
                     # Taken as early as can be: the fetch of the next one waits for it.
-                    m.d.sync += [
-                        owner.qpn.eq(arrival.qpn),
-                        owner.responds.eq(0),
-                        appending.eq(1),
-                    ]
+                    m.d.sync += appending.eq(1)
                     m.next = "APPEND"
                 with m.Elif(turns.o.valid):
-                    m.d.comb += [
-                        row_read.addr.eq(turns.o.p),
-                        turns.o.ready.eq(1),
-                        self.qp_taken.eq(1),
-                    ]
-                    m.d.sync += owner.eq(turns.o.p)
+                    # The turn's place is looked at here, and leaves in the next cycle.
+                    m.d.comb += self.qp_taken.eq(1)
+                    m.d.sync += turn_taken.eq(1)
                     m.next = "LIST"
 
             with m.State("RESET"):
-                m.d.sync += row.eq(row_read.data)
+                m.d.comb += row_loads.eq(1)
+                m.d.sync += [resets_row.eq(1), writes.eq(1)]
                 m.next = "RESET_ROW"
 
             with m.State("RESET_ROW"):
-                m.d.comb += [
-                    row_write.data.eq(row),
-                    row_write.data.epoch.eq(row.epoch + 1),
-                    row_write.data.msn.eq(0),
-                    row_write.en.eq(1),
-                ]
-                m.d.sync += owner.responds.eq(1)
                 m.next = "RESET_NEXT"
                 with m.If(owner.responds):
                     m.next = "IDLE"
+                with m.Else():
+                    m.d.sync += resets_next.eq(1)
 
             with m.State("RESET_NEXT"):
-                m.d.comb += row_read.addr.eq(owner)
+                m.d.sync += owner.responds.eq(1)
                 m.next = "RESET"
 
             with m.State("APPEND"):
-                m.d.sync += [row.eq(row_read.data), at_once.eq(~turns.o.valid)]
+                m.d.comb += row_loads.eq(1)
+                m.d.sync += [at_once.eq(~turns.o.valid), appends_row.eq(1), writes.eq(1)]
                 with m.If(~turns.o.valid):
                     m.d.comb += [self.qp.index.eq(owner.qpn), self.qp_taken.eq(1)]
                 with m.If(owner.responds):
                     m.d.comb += self.responding.ready.eq(1)
                     m.d.sync += [
                         arrived.slot.eq(responding.slot),
-                        arrived.epoch.eq(row_read.data.epoch),
+                        arrived.epoch.eq(data.View(row_layout, row_read.data).epoch),
                     ]
                 with m.Else():
                     m.d.sync += [arrived.slot.eq(arrival.slot), arrived.epoch.eq(arrival.epoch)]
                 m.next = "APPEND_ROW"
 
             with m.State("APPEND_ROW"):
-                empty = row.count == 0
-                m.d.comb += [
-                    row_write.data.eq(row),
-                    row_write.data.tail.eq(arrived.slot),
-                    row_write.data.count.eq(row.count + 1),
-                    row_write.en.eq(1),
-                    link_write.en.eq(~empty),
-                ]
                 m.d.sync += turn_again.eq(empty & ~at_once)
                 m.next = "IDLE"
-                with m.If(empty):
-                    m.d.comb += [
-                        row_write.data.head.eq(arrived.slot),
-                        row_write.data.head_epoch.eq(arrived.epoch),
-                    ]
-                    m.d.sync += [
-                        row.head.eq(arrived.slot),
-                        row.head_epoch.eq(arrived.epoch),
-                        row.tail.eq(arrived.slot),
-                        row.count.eq(1),
-                    ]
-                    with m.If(at_once):
-                        m.d.comb += qp_looked_up.eq(1)
-                        m.next = "FIND"
+                with m.If(empty & at_once):
+                    m.d.sync += finds.eq(1)
+                    m.next = "FIND"
 
             with m.State("LIST"):
-                m.d.comb += qp_looked_up.eq(1)
-                m.d.sync += row.eq(row_read.data)
+                m.d.comb += row_loads.eq(1)
+                m.d.sync += finds.eq(1)
                 m.next = "FIND"
 
             with m.State("FIND"):
-                m.d.comb += [store_read.addr.eq(row.head), finds.eq(1)]
                 with m.If(~self.pieces.valid):
+                    m.d.sync += finds.eq(0)
                     m.next = "LOAD"
 
             with m.State("LOAD"):
                 m.d.sync += [
                     decides.eq(1),
+                    loaded.eq(1),
+                    offsets.eq(1),
                     message.eq(store_read.data),
                     piece.eq(piece_read.data),
-                    follower.eq(link_read.data),
+                    follower.as_value().eq(note_read.data),
                     # A request may come just after the reset of its QP.
                     stale.eq(
                         (row.head_epoch != row.epoch) | (owner.responds & in_reset) | self.dropped
@@ -669,35 +704,7 @@ class Segmenter(wiring.Component):
                 m.next = "OFFSET"
 
             with m.State("OFFSET"):
-                sound = ~stale & (message.status == Status.SUCCESS)
-                overhead = OVERHEAD[Opcode.READ_RESPONSE_RECORD]
-                m.d.sync += [
-                    remaining.eq(Mux(bare, 0, message.length - row.mo)),
-                    to.eq(message.remote_to + row.mo),
-                    place.eq(Mux(tagged, message.remote_to[:16], 0) + row.mo[:16]),
-                    address.eq(piece.address + row.begun),
-                    left.eq(piece.length - row.begun),
-                    octet.eq(Cat(Const(0, 2), shift ^ (message.opcode == Opcode.SEND))),
-                    room.eq(
-                        Mux(
-                            message.silent,
-                            mtu - Mux(message.ipv6, overhead + IPV6_OVERHEAD, overhead),
-                            message.room,
-                        )
-                    ),
-                    headers.eq(self._headers(message)),
-                ]
-                m.d.sync += [
-                    frame.eq(sound & ~failed),
-                    numbered.eq(sound & (message.opcode != Opcode.WRITE) & ~message.silent),
-                    is_tagged.eq(tagged),
-                    is_read.eq(reads),
-                    is_terminate.eq(message.opcode == Opcode.TERMINATE),
-                    with_immediate.eq(
-                        message.immediate_valid | reads | (message.opcode == Opcode.SEND_IMMEDIATE)
-                    ),
-                    quad_row.eq(0),
-                ]
+                m.d.sync += [quad_row.eq(0), sizes.eq(1)]
                 m.next = "SIZE"
                 read_waits = (
                     reads
@@ -705,111 +712,255 @@ class Segmenter(wiring.Component):
                     & (self.trackers_full | (opening != 0))
                 )
                 with m.If(~stale & (~sends | read_waits)):
-                    m.d.sync += [turn_again.eq(1), quad_row.eq(_QUADS)]
+                    m.d.sync += [turn_again.eq(1), quad_row.eq(_QUADS), sizes.eq(0)]
                     m.next = "IDLE"
                 with m.Elif(~stale & self.dry):
-                    m.d.sync += [steps_aside.eq(1), quad_row.eq(_QUADS)]
+                    m.d.sync += [steps_aside.eq(1), quad_row.eq(_QUADS), sizes.eq(0)]
                     m.next = "IDLE"
 
             with m.State("SIZE"):
-                # What the room holds beyond the last granule boundary is left to the next segment.
-                beyond = (place + room) & message.granule_mask
-                single = remaining <= room
-                size = Mux(single, remaining, room - beyond)
-                with m.If((row.mo == 0) & numbered):
-                    m.d.sync += row.msn.eq(row.msn + 1)
-                m.d.comb += self.coming.eq(1)
-                m.d.sync += [
-                    ends.eq(~frame | single),
-                    has_more.eq((frame & ~single) | (row.count != 1)),
-                    length.eq(size),
-                    needed.eq(size),
-                    drained.eq(0),
-                    segment_taken.eq(0),
-                    opening_taken.eq(0),
-                    peer_word.eq(PORT),
-                    peer_known.eq(0),
-                ]
+                m.d.sync += [emits.eq(1), offers.eq(1)]
                 m.next = "EMIT"
 
             with m.State("EMIT"):
                 opens = frame & is_read & ~opening_taken
                 opening_done = ~opens | (self.read_openings.ready & peer_known)
-                read_done = ~frame | (needed == 0) | self.reads.ready
+                asks = frame & (needed != 0)
+                read_taken = asks & self.reads.ready
+                read_done = ~asks | self.reads.ready
                 m.d.comb += [
-                    offers.eq(1),
+                    piece_read.addr.eq(Cat(next_piece, row.head)),
                     peer_asks.eq(is_read),
                     self.read_openings.valid.eq(opens & peer_known),
-                    self.reads.valid.eq(frame & (needed != 0)),
                 ]
                 m.d.sync += opening_taken.eq(opening_done)
                 with m.If(self.read_openings.valid & self.read_openings.ready):
                     m.d.sync += opening.eq(_OPENING_CYCLES)
-                with m.If(self.reads.valid & self.reads.ready):
+                with m.If(read_taken):
                     m.d.sync += [
-                        needed.eq(Mux(enough, 0, needed - left)),
+                        needed.eq(needed - left),
                         octet.eq(octet + job.length),
                         drained.eq(left == needed),
-                        row.begun.eq(row.begun + needed),
+                        used.eq(needed),
                     ]
-                with m.If(self.reads.valid & self.reads.ready & ~enough):
-                    m.d.sync += [row.piece.eq(row.piece + 1), row.begun.eq(0)]
-                    m.next = "NEXT_PIECE"
+                with m.If(read_taken & ~enough):
+                    m.d.sync += emits.eq(0)
+                    m.next = "NEXT_LOAD"
+                    with m.If(piece_write.en):
+                        m.d.sync += finds.eq(1)
+                        m.next = "NEXT_PIECE"
                 with m.Elif(segment_done & read_done & opening_done):
-                    m.d.sync += [concludes.eq(1), turn_again.eq(has_more)]
+                    m.d.sync += [
+                        emits.eq(0),
+                        offers.eq(0),
+                        ending.eq(1),
+                        writes.eq(1),
+                        turn_again.eq(has_more),
+                    ]
                     m.next = "END"
 
             with m.State("NEXT_PIECE"):
-                m.d.comb += [offers.eq(1), finds.eq(1)]
+                m.d.comb += piece_read.addr.eq(Cat(next_piece, row.head))
                 with m.If(~self.pieces.valid):
+                    m.d.sync += finds.eq(0)
                     m.next = "NEXT_LOAD"
 
             with m.State("NEXT_LOAD"):
-                m.d.comb += offers.eq(1)
+                m.d.comb += piece_ends.eq(1)
                 m.d.sync += [
-                    address.eq(piece_read.data.address),
-                    left.eq(piece_read.data.length),
+                    piece.eq(piece_read.data),
+                    row.piece.eq(next_piece),
+                    offsets.eq(1),
                 ]
+                m.next = "NEXT_OFFSET"
+
+            with m.State("NEXT_OFFSET"):
+                m.d.sync += emits.eq(1)
                 m.next = "EMIT"
 
             with m.State("END"):
-                m.next = "IDLE"
-        with m.If(concludes):
+                with m.If(~clearing):
+                    m.next = "IDLE"
+        with m.If(loaded):
+            sound = ~stale & (message.status == Status.SUCCESS)
+            full = Mux(message.silent, Mux(message.ipv6, room_ipv6, room_ipv4), message.room)
+            m.d.sync += [
+                remaining.eq(message.length - mo),
+                to.eq(message.remote_to + mo),
+                full_end.eq(
+                    full + Mux(tagged & ~row.under_way, message.remote_to[: len(full_end)], 0)
+                ),
+                octet.eq(Cat(Const(0, 2), shift ^ (opcode == Opcode.SEND))),
+                room.eq(full),
+                headers.eq(self._headers(opcode, message)),
+            ]
+            m.d.sync += [
+                frame.eq(sound & ~failed),
+                numbered.eq(sound & (opcode != Opcode.WRITE) & ~message.silent),
+                is_tagged.eq(tagged),
+                is_read.eq(reads),
+                is_bare.eq(reads | (opcode == Opcode.TERMINATE)),
+                is_terminate.eq(opcode == Opcode.TERMINATE),
+                with_immediate.eq(
+                    message.immediate_valid | reads | (opcode == Opcode.SEND_IMMEDIATE)
+                ),
+            ]
+        with m.If(sizes):
+            # What the room holds beyond the last granule boundary is left to the next segment.
+            mask = Cat(Const(-1, DEFAULT_GRANULE_LOG2), message.granule_high)
+            fits = ~remaining[len(room) :].any() & (room >= remaining[: len(room)])
+            single = is_bare | fits
+            size = Mux(fits, remaining, room - (full_end & mask))
+            m.d.sync += [
+                ends.eq(~frame | single),
+                has_more.eq((frame & ~single) | (row.count != 1)),
+                length.eq(size),
+                needed.eq(size),
+                drained.eq(0),
+                segment_taken.eq(0),
+                opening_taken.eq(0),
+                peer_word.eq(PORT),
+                peer_known.eq(0),
+            ]
+        with m.If(offsets):
+            m.d.sync += [
+                address.eq(piece.address + begun),
+                left.eq(piece.length - begun),
+                used.eq(0),
+            ]
+        # All of what may be 0 is set to it last, which takes no logic before a register.
+        with m.If(self.reads.valid & self.reads.ready & enough):
+            m.d.sync += needed.eq(0)
+        with m.If(sizes & is_bare):
+            m.d.sync += [length.eq(0), needed.eq(0)]
+        m.d.comb += next_piece.eq(row.piece + 1)
+
+        # The other words of a list follow its row, a cycle each; so they do when they are written,
+        # but for the MSN. Only different words are read and written in one cycle.
+        loads = Signal(3)
+        ended = Signal(list_layout)
+        puts_mo, puts_begun = Signal(), Signal()
+        m.d.sync += [
+            loads.eq(Cat(looks_up, loads)),
+            ended.eq(owner),
+            puts_mo.eq(ending),
+            puts_begun.eq(puts_mo),
+        ]
+        m.d.comb += row_read.en.eq(~(row_write.en & (row_write.addr[:2] == row_read.addr[:2])))
+        # Of a list that was empty it does not matter what is read of the first two.
+        for strobe, word in (
+            (turn_taken, _Word.MO),
+            (loads[0], _Word.BEGUN),
+            (loads[1], _Word.MSN),
+        ):
+            with m.If(strobe):
+                m.d.comb += row_read.addr.eq(Cat(word, owner))
+        with m.If(resets_next):
+            m.d.comb += row_read.addr.eq(Cat(_Word.LIST, owner.qpn, Const(1, 1)))
+        with m.If(row_loads):
+            m.d.sync += row.as_value().eq(row_read.data)
+        with m.If(appends_row & empty):
+            m.d.sync += [
+                row.head.eq(arrived.slot),
+                row.head_epoch.eq(arrived.epoch),
+                row.tail.eq(arrived.slot),
+                row.count.eq(1),
+            ]
+        with m.If(loads[0]):
+            m.d.sync += mo.eq(row_read.data)
+        with m.If(loads[0] & ~row.under_way):
+            m.d.sync += mo.eq(0)
+        with m.If(loads[1]):
+            m.d.sync += begun.eq(row_read.data)
+        with m.If((loads[1] & ~row.in_piece) | piece_ends):
+            m.d.sync += begun.eq(0)
+        with m.If(loads[2]):
+            m.d.sync += msn.eq(row_read.data)
+        with m.If(resets_row):
+            m.d.sync += msn.eq(1)
+        m.d.comb += counted.eq(
+            (
+                Cat(Const(1, 1), Mux(puts_mo, mo, Mux(puts_begun, begun, msn)))
+                + Cat(
+                    emits & ends & numbered,
+                    Mux(puts_mo, length, Mux(puts_begun, used, 0)),
+                )
+            )[1:]
+        )
+        # In every cycle of EMIT the MSN: it is known.
+        m.d.comb += [
+            row_write.addr.eq(Cat(_Word.MSN, owner)),
+            row_write.en.eq(Cat(emits, resets_next, writes, puts_mo, puts_begun, clearing).any()),
+        ]
+        with m.If(writes):
+            m.d.comb += [
+                row_write.addr.eq(Cat(_Word.LIST, owner)),
+                row_write.data.eq(written.as_value()),
+            ]
+        with m.If(puts_mo):
+            m.d.comb += row_write.addr.eq(Cat(_Word.MO, ended))
+        with m.If(puts_begun):
+            m.d.comb += row_write.addr.eq(Cat(_Word.BEGUN, ended))
+        # After a reset nothing is in a list, and its next MSN is 1.
+        with m.If(clearing):
+            m.d.comb += [
+                row_write.addr.eq(Cat(sweep[0].replicate(2), sweep[1:])),
+                row_write.data.eq(sweep[0]),
+            ]
+            m.d.sync += sweep.eq(sweep + 1)
+            with m.If(sweep == 2 * n_lists - 1):
+                m.d.sync += clearing.eq(0)
+        with m.If(resets_row):
+            m.d.comb += written.epoch.eq(row.epoch + 1)
+        with m.If(appends_row):
+            m.d.comb += [
+                written.tail.eq(arrived.slot),
+                written.count.eq(row.count + 1),
+                note_write.addr.eq(Cat(row.tail, Const(1, 1))),
+                note_write.data.eq(arrived.as_value()),
+                note_write.en.eq(~empty),
+            ]
+            with m.If(empty):
+                m.d.comb += [
+                    written.head.eq(arrived.slot),
+                    written.head_epoch.eq(arrived.epoch),
+                ]
+        with m.If(ending):
             m.d.comb += [
                 charged.valid.eq(frame),
-                msn_write.en.eq(ends),
-                row_write.data.eq(row),
-                row_write.data.mo.eq(Mux(ends, 0, row.mo + length)),
-                row_write.en.eq(1),
+                note_write.en.eq(ends),
+                written.under_way.eq(~ends),
+                written.in_piece.eq(~ends & ~drained),
+                written.piece.eq(Mux(ends, 0, Mux(drained, next_piece, row.piece))),
             ]
-            with m.If(ends | drained):
-                m.d.comb += row_write.data.begun.eq(0)
             with m.If(ends):
                 m.d.comb += [
-                    row_write.data.piece.eq(0),
-                    row_write.data.head.eq(follower.slot),
-                    row_write.data.head_epoch.eq(follower.epoch),
-                    row_write.data.count.eq(row.count - 1),
+                    written.head.eq(follower.slot),
+                    written.head_epoch.eq(follower.epoch),
+                    written.count.eq(row.count - 1),
                 ]
-            with m.Elif(drained):
-                m.d.comb += row_write.data.piece.eq(row.piece + 1)
-        with m.If(qp_looked_up):
+        with m.If(looks_up):
             m.d.sync += [
                 sends.eq(
                     (self.qp.row.state == QpState.RTS)
                     & self.enable
-                    & ~(owner.responds & self.failed_qps.bit_select(owner.qpn, 1))
+                    & ~(owner.responds & self.qp_failed)
                 ),
                 in_reset.eq(self.qp.row.state == QpState.RESET),
                 udp_port.eq(self.qp.row.udp_port),
                 mtu.eq(clamped_mtu(self._parameters, self.qp.row.path_mtu)),
             ]
+        overhead = OVERHEAD[Opcode.READ_RESPONSE_RECORD]
+        m.d.sync += [
+            room_ipv4.eq(mtu - overhead),
+            room_ipv6.eq(mtu - (overhead + IPV6_OVERHEAD)),
+        ]
         return m
 
     @staticmethod
-    def _headers(message):
+    def _headers(opcode, message):
         """Octets of a frame that are not payload."""
         octets = 0
-        for opcode, overhead in OVERHEAD.items():
-            octets = Mux(message.opcode == opcode, ETHERNET.size + overhead, octets)
+        for item, overhead in OVERHEAD.items():
+            octets = Mux(opcode == item, ETHERNET.size + overhead, octets)
         return octets + Mux(message.ipv6, IPV6_OVERHEAD, 0) + Mux(message.vlan_valid, VLAN.size, 0)

@@ -3,14 +3,15 @@
 ::
 
     charges -------+
-    rows written --+--> row --> register --> add --> level, rate, burst of the row
-    refills due ---+                          '----> dry, a bit a QP --> wakes
+    refills due ---+--> level --> register --> add --> level
+    rows written --+--> rate, burst             '----> dry, a bit a QP --> wakes
 
-Charges go first; what one makes of ``dry`` shows 4 cycles later. A refill or a row written that it
-finds on the way, of its own QP, is done again after it. Those take 2 cycles each.
+Charges go first; what one makes of ``dry`` shows 4 cycles later. A refill, or the filling of a
+bucket whose row is written, that it finds on the way, of its own QP, is done again after it. Those
+take 2 cycles each.
 """
 
-from amaranth.hdl import Cat, Const, Module, Mux, Signal
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, signed
 from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
@@ -20,7 +21,9 @@ from uwarp.contract import TICK_CYCLES, Parameters
 from uwarp.wire import FRAME_OVERHEAD, MIN_FRAME
 
 from ..layouts import QP_ROW
+from ..stream.ports import keep_apart
 from ..stream.queue import Queue
+from .compare import at_least
 from .fetch import LENGTH_WIDTH
 from .scheduler import qp_width
 
@@ -36,8 +39,9 @@ _BURST_UNIT_BITS = 6
 #: QPs that wait to be told of, at most.
 _WAKES = 8
 
-#: Bits of a level: the gain of four ticks on top of the largest burst, and the sign.
-_LEVEL_BITS = 32 + 2 + 2
+#: Bits of a level between two operations: the largest burst and the sign. One that no rate refills
+#: may wrap around.
+_LEVEL_BITS = 16 + _BURST_UNIT_BITS + _PART_BITS + 2
 
 
 def refill_ticks(parameters: Parameters) -> int:
@@ -98,9 +102,23 @@ class TokenBuckets(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         n_qp, width = self._parameters.n_qp, len(self.look)
-        layout = data.StructLayout({"level": _LEVEL_BITS, "rate": 32, "burst": 16})
+        # With each level what ``dry`` says of it.
+        layout = data.StructLayout({"level": signed(_LEVEL_BITS), "dry": 1})
         m.submodules.rows = rows = Memory(shape=layout, depth=n_qp, init=[])
         read, write = rows.read_port(), rows.write_port()
+        # What is read of a rate in the cycle in which it is written does not matter: the bucket is
+        # filled after that.
+        rate_layout = data.StructLayout({"rate": 32, "burst": 16})
+        m.submodules.rates = rates = Memory(shape=rate_layout, depth=n_qp, init=[])
+        rate_read, rate_write = rates.read_port(), rates.write_port()
+        keep_apart(m, read, write)
+        keep_apart(m, rate_read, rate_write)
+        m.d.comb += [
+            rate_write.addr.eq(self.written_qpn),
+            rate_write.data.rate.eq(self.written_row.send_rate),
+            rate_write.data.burst.eq(self.written_row.send_burst),
+            rate_write.en.eq(self.written),
+        ]
 
         m.submodules.woken = woken = Queue(width, _WAKES)
         wiring.connect(m, woken.o, wiring.flipped(self.wakes))
@@ -112,7 +130,7 @@ class TokenBuckets(wiring.Component):
         reading, adding, ending = stages = [
             Signal(operation, name=name) for name in ("reading", "adding", "ending")
         ]
-        fill = Signal(data.StructLayout({"qpn": width, "rate": 32, "burst": 16}))
+        fill_qpn = Signal(width)
         fill_due = Signal()
         again = Signal(data.StructLayout({"due": 1, "qpn": width}))
         due = Signal(range(n_qp + 1))
@@ -124,8 +142,8 @@ class TokenBuckets(wiring.Component):
         sweeps = Signal()
         with m.If(takes_other):
             m.d.sync += other.kind.eq(_Kind.NOTHING)
-        with m.Elif(other.kind == _Kind.NOTHING):
-            m.d.sync += other.qpn.eq(Mux(fill_due, fill.qpn, Mux(again.due, again.qpn, sweep)))
+        with m.If(other.kind == _Kind.NOTHING):
+            m.d.sync += other.qpn.eq(Mux(fill_due, fill_qpn, Mux(again.due, again.qpn, sweep)))
             with m.If(fill_due):
                 m.d.sync += [other.kind.eq(_Kind.FILL), fill_due.eq(0)]
             with m.Elif(again.due):
@@ -141,6 +159,7 @@ class TokenBuckets(wiring.Component):
                 ~self.charge.valid & (other.kind != _Kind.NOTHING) & ~on_its_way.any() & roomy
             ),
             read.addr.eq(Mux(self.charge.valid, self.charge.qpn, other.qpn)),
+            rate_read.addr.eq(read.addr),
             chosen.qpn.eq(read.addr),
         ]
         with m.If(self.charge.valid):
@@ -169,60 +188,62 @@ class TokenBuckets(wiring.Component):
             with m.If(overtaken[index] & (stage.kind == _Kind.FILL)):
                 m.d.sync += fill_due.eq(1)
         with m.If(self.written):
-            m.d.sync += [
-                fill_due.eq(1),
-                fill.qpn.eq(self.written_qpn),
-                fill.rate.eq(self.written_row.send_rate),
-                fill.burst.eq(self.written_row.send_burst),
-            ]
+            m.d.sync += [fill_due.eq(1), fill_qpn.eq(self.written_qpn)]
 
-        # Add.
-        charged = [Signal(LENGTH_WIDTH, name=f"charged_{stage}") for stage in range(2)]
-        row = Signal(layout)
-        total = Signal(_LEVEL_BITS)
-        limit = Signal(_LEVEL_BITS)
-        rate, burst = Signal(32), Signal(16)
-        gain = Cat(Const(0, exact_log2(refill_ticks(self._parameters))), row.rate)
-        cost = Cat(Const(0, _PART_BITS), charged[1])
-        shortest = Mux(self.charge.octets < MIN_FRAME, MIN_FRAME, self.charge.octets)
-        m.d.sync += [
-            charged[0].eq(shortest + FRAME_OVERHEAD),
-            charged[1].eq(charged[0]),
-            row.eq(read.data),
-            total.eq(Mux(adding.kind == _Kind.CHARGE, row.level - cost, row.level + gain)),
-            rate.eq(row.rate),
-            burst.eq(row.burst),
-            limit.eq(Cat(Const(0, _BURST_UNIT_BITS + _PART_BITS), row.burst + 1)),
+        # Add: the gain, or the complement of the cost and 1.
+        least = MIN_FRAME + FRAME_OVERHEAD
+        charged = [
+            Signal(LENGTH_WIDTH, name="octets"),
+            Signal(LENGTH_WIDTH, name="charged", init=least),
         ]
-        with m.If(adding.kind == _Kind.FILL):
-            m.d.sync += [
-                rate.eq(fill.rate),
-                burst.eq(fill.burst),
-                limit.eq(Cat(Const(0, _BURST_UNIT_BITS + _PART_BITS), fill.burst + 1)),
-            ]
+        row = Signal(layout)
+        rate_row = Signal(rate_layout)
+        gain_shift = exact_log2(refill_ticks(self._parameters))
+        total = Signal(signed(32 + gain_shift + 2))
+        limited = Signal()
+        was_dry = Signal()
+        burst = Signal(16)
+        charges = adding.kind == _Kind.CHARGE
+        gain = Cat(Const(0, gain_shift), rate_row.rate)
+        level, cost = Signal(len(total)), Signal(len(total))
+        summand = Mux(charges, ~cost, gain)
+        m.d.comb += [level.eq(row.level), cost.eq(Cat(Const(0, _PART_BITS), charged[1]))]
+        m.d.sync += [
+            charged[0].eq(self.charge.octets),
+            charged[1].eq(charged[0] + FRAME_OVERHEAD),
+            row.eq(read.data),
+            rate_row.eq(rate_read.data),
+            total.eq((Cat(Const(1, 1), level) + Cat(charges, summand))[1:]),
+            limited.eq(rate_row.rate.any()),
+            was_dry.eq(row.dry),
+            burst.eq(rate_row.burst),
+        ]
+        with m.If(~at_least(charged[0], MIN_FRAME)):
+            m.d.sync += charged[1].eq(least)
 
-        # End. The highest bit is a level's sign.
+        # End. A level that is the limit may as well be cut to it, so units of a burst are compared.
+        units = total[_BURST_UNIT_BITS + _PART_BITS : -1]
+        limit = Cat(Const(0, _BURST_UNIT_BITS + _PART_BITS), burst + 1)
         full = Signal()
         m.submodules.dry = dry = Memory(shape=1, depth=n_qp, init=[])
-        dry_look, dry_before = (dry.read_port(domain="comb") for _ in range(2))
-        dry_write = dry.write_port()
+        dry_look, dry_write = dry.read_port(domain="comb"), dry.write_port()
         m.d.comb += [
             full.eq(
                 (ending.kind == _Kind.FILL)
-                | ((ending.kind == _Kind.REFILL) & ~total[-1] & (total[:-1] > limit[:-1]))
+                | ((ending.kind == _Kind.REFILL) & ~total[-1] & (burst < units))
             ),
             write.addr.eq(ending.qpn),
             write.data.level.eq(Mux(full, limit, total)),
-            write.data.rate.eq(rate),
-            write.data.burst.eq(burst),
+            write.data.dry.eq(limited & ~full & (total[-1] | ~total.any())),
             write.en.eq((ending.kind != _Kind.NOTHING) & ~overtaken[2]),
             dry_look.addr.eq(self.look),
             self.dry.eq(dry_look.data),
-            dry_before.addr.eq(ending.qpn),
             dry_write.addr.eq(ending.qpn),
-            dry_write.data.eq((rate != 0) & ~full & (total[-1] | ~total.any())),
+            dry_write.data.eq(write.data.dry),
             dry_write.en.eq(write.en),
+        ]
+        m.d.sync += [
             woken.i.p.eq(ending.qpn),
-            woken.i.valid.eq(write.en & dry_before.data & ~dry_write.data),
+            woken.i.valid.eq(write.en & was_dry & ~write.data.dry),
         ]
         return m

@@ -19,7 +19,7 @@ The wire's rate for every payload of a Write-Record but the empty one, one messa
 word. The stages are joined by queues; nothing upstream waits for the sender but for room.
 """
 
-from amaranth.hdl import Module, Mux
+from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
@@ -48,7 +48,7 @@ from .frame_sender import FrameSender
 from .payload_reader import PayloadReader
 from .responder import Responder
 from .scheduler import SendScheduler, qp_width, retirement_layout, slot_count, slot_width
-from .segment import ReadJob, Segmenter, segment_layout
+from .segment import Segmenter, segment_layout
 from .send_completion import SendCompleter
 from .tables import TableWriteSignature
 from .token_bucket import TokenBuckets
@@ -151,13 +151,12 @@ class TransmitPath(wiring.Component):
         m.submodules.responder = responder = Responder(parameters)
         m.submodules.buckets = buckets = TokenBuckets(parameters)
         m.submodules.segmenter = segmenter = Segmenter(parameters)
-        m.submodules.segments = segments = Queue(segment_layout(parameters), SEGMENTS)
+        m.submodules.segments = segments = Queue(segment_layout(parameters), SEGMENTS, block=True)
         m.submodules.destinations = destinations = Memory(
             shape=64, depth=DESTINATION_WORDS << slot_width(parameters), init=[]
         )
         destination_read, destination_write = destinations.read_port(), destinations.write_port()
         keep_apart(m, destination_read, destination_write)
-        m.submodules.jobs = jobs = Queue(ReadJob, 2)
         m.submodules.reader = reader = PayloadReader(parameters)
         m.submodules.builder = builder = FrameBuilder(parameters)
         m.submodules.sender = sender = FrameSender(parameters)
@@ -181,8 +180,6 @@ class TransmitPath(wiring.Component):
             (buckets.wakes, segmenter.wakes),
             (segmenter.segments, segments.i),
             (segments.o, builder.segments),
-            (segmenter.reads, jobs.i),
-            (jobs.o, reader.jobs),
             (reader.o, builder.payload),
             (builder.frames, sender.frames),
             (builder.checks, sender.checks),
@@ -199,6 +196,20 @@ class TransmitPath(wiring.Component):
         wiring.connect(m, fetch.read, wiring.flipped(self.wqe_read))
         wiring.connect(m, fetch.region, wiring.flipped(self.region))
         wiring.connect(m, reader.read, wiring.flipped(self.payload_read))
+
+        # A job every other cycle is more than the segmenter makes.
+        job = reader.jobs
+        m.d.comb += segmenter.reads.ready.eq(~job.valid)
+        with m.If(~job.valid):
+            m.d.sync += [job.valid.eq(segmenter.reads.valid), job.p.eq(segmenter.reads.p)]
+        with m.Elif(job.ready):
+            m.d.sync += job.valid.eq(0)
+
+        # Whether the QP has failed, with its row.
+        row_index = Signal.like(self.qp.index)
+        failed = Signal()
+        m.d.sync += row_index.eq(self.qp.index)
+        m.d.comb += failed.eq(self.failed.bit_select(row_index, 1))
 
         leaves = self.tx.valid & self.tx.ready & self.tx.p.last
         m.d.comb += [
@@ -253,14 +264,14 @@ class TransmitPath(wiring.Component):
             buckets.charge.eq(segmenter.charge),
             buckets.look.eq(segmenter.turn),
             segmenter.dry.eq(buckets.dry),
-            segmenter.failed_qps.eq(self.failed),
+            segmenter.qp_failed.eq(failed),
             self.qp.index.eq(Mux(segmenter.qp_taken, segmenter.qp.index, scheduler.qp.index)),
             scheduler.qp.row.eq(self.qp.row),
             segmenter.qp.row.eq(self.qp.row),
             scheduler.qp_taken.eq(segmenter.qp_taken),
             builder.failed_slot.eq(segmenter.failed_slot),
             segmenter.failed.eq(builder.failed),
-            scheduler.failed.eq(self.failed),
+            scheduler.qp_failed.eq(failed),
             scheduler.enable.eq(self.config.enable),
             segmenter.enable.eq(self.config.enable),
             sender.enable.eq(self.config.enable),

@@ -32,6 +32,8 @@ class Queue(wiring.Component):
     offered in the next cycle, too: that saves the same multiplexer and register where the reader
     has the time for it.
 
+    With ``block`` what waits is in block RAM, even if synthesis would take LUT RAM for it.
+
     If not ``direct``, each item goes through block RAM and is offered 3 cycles later, at the
     earliest: that saves a multiplexer and a register as wide as the item.
 
@@ -44,6 +46,7 @@ class Queue(wiring.Component):
         or 1024 bits, else block RAM.
     direct : bool
     registered : bool
+    block : bool
 
     Attributes
     ----------
@@ -52,18 +55,19 @@ class Queue(wiring.Component):
         Items held, 0 to ``depth``.
     """
 
-    def __init__(self, shape, depth, *, direct=True, registered=True):
+    def __init__(self, shape, depth, *, direct=True, registered=True, block=False):
         if not isinstance(depth, int) or depth < 2:
             raise ValueError(f"depth is {depth!r}; it takes an integer of 2 or more")
-        if not registered and (depth > _LUT_RAM_WORDS or not direct):
+        if not registered and (depth > _LUT_RAM_WORDS or not direct or block):
             raise ValueError(
-                f"depth is {depth}, direct {direct}; without a register it takes up to "
-                f"{_LUT_RAM_WORDS}, and direct"
+                f"depth is {depth}, direct {direct}, block {block}; without a register it takes up "
+                f"to {_LUT_RAM_WORDS}, direct and not block"
             )
         self._shape = shape
         self._depth = depth
         self._direct = direct
         self._registered = registered
+        self._block = block or not direct
         super().__init__(
             {
                 "i": In(stream.Signature(shape)),
@@ -120,7 +124,7 @@ class Queue(wiring.Component):
             return m
 
         small = self._depth <= _LUT_RAM_WORDS or self._depth * width <= _LUT_RAM_BITS
-        if self._direct and small:
+        if small and not self._block:
             fills = self._store_in_lut_ram(m, store, head_free, back, back_valid, waiting)
         else:
             fills = self.level == self._depth - 1
@@ -158,7 +162,7 @@ class Queue(wiring.Component):
     def _memory(self, m, store, width, *, ahead=0, **read_port):
         """The memory with its write port, and its pointers: to the word that is written next, and
         as many as ``ahead`` after it; and to the oldest one."""
-        attributes = {} if self._direct else {"ram_style": "block"}
+        attributes = {"ram_style": "block"} if self._block else {}
         m.submodules.memory = words = memory.Memory(
             shape=width, depth=self._depth, init=[], attrs=attributes
         )
