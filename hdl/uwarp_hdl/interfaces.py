@@ -5,11 +5,20 @@ from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import GROUP_MEMBERS
 
-from .layouts import PORT_ROW, Burst, CreditRequest, PacketBeat, ReadBeat, WriteBeat
+from .layouts import (
+    PORT_ROW,
+    Burst,
+    CompletionRequest,
+    CreditRequest,
+    PacketBeat,
+    ReadBeat,
+    WriteBeat,
+)
 
 __all__ = [
     "Axi4LiteSignature",
     "Axi4Signature",
+    "CompletionSignature",
     "CreditSignature",
     "GroupLookupSignature",
     "GroupMemberSignature",
@@ -128,6 +137,22 @@ class CreditSignature(wiring.Signature):
             {
                 "requests": Out(stream.Signature(CreditRequest)),
                 "granted": In(stream.Signature(1)),
+            }
+        )
+
+
+class CompletionSignature(wiring.Signature):
+    """CQEs for slots reserved before, as words of 8 octets.
+
+    ``words`` brings the eight words of each CQE, in the order of ``requests``. Those of a request
+    that was taken wait for nothing but ``ready``. Time and phase are 0 in them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            {
+                "requests": Out(stream.Signature(CompletionRequest)),
+                "words": Out(stream.Signature(64)),
             }
         )
 

@@ -21,6 +21,7 @@ from uwarp.wire import ETHERNET, VLAN
 from uwarp.wire import mapped_ipv4 as mapped_address
 
 __all__ = [
+    "CQE_LAYOUT",
     "CQ_ROW",
     "GROUP_ROW",
     "MAPPED",
@@ -33,7 +34,7 @@ __all__ = [
     "SEND_WQE_LAYOUT",
     "Burst",
     "CloseRequest",
-    "Completion",
+    "CompletionRequest",
     "CqDoorbell",
     "CreditRequest",
     "Datagram",
@@ -88,6 +89,7 @@ GROUP_ROW = structure_layout(GROUP_ENTRY)
 SEND_WQE_LAYOUT = structure_layout(SEND_WQE)
 SEND_WQE_EXTENSION_LAYOUT = structure_layout(SEND_WQE_EXTENSION)
 RECV_WQE_LAYOUT = structure_layout(RECV_WQE)
+CQE_LAYOUT = structure_layout(CQE)
 
 
 class PacketBeat(data.Struct):
@@ -174,11 +176,12 @@ class CreditRequest(data.Struct):
     cq: 16
 
 
-class Completion(data.Struct):
-    """A CQE to be written into a slot reserved before. ``cqe``'s time and phase are ignored."""
+class CompletionRequest(data.Struct):
+    """A CQE to be written into a slot reserved before; ``urgent`` if it is solicited, or tells of
+    anything but success."""
 
     cq: 16
-    cqe: structure_layout(CQE)
+    urgent: 1
 
 
 class EventRequest(data.Struct):

@@ -218,7 +218,7 @@ class Nic(wiring.Component):
             wiring.connect(m, unit.qp, queue_pairs.reads[side])
             wiring.connect(m, unit.region, regions.reads[side])
             wiring.connect(m, unit.credits, completion.credits[side])
-            connect_streams(m, unit.completions, completion.completions[side])
+            wiring.connect(m, unit.completions, completion.completions[side])
 
         # Events.
         raised = (

@@ -105,7 +105,7 @@ class ReceiveSide(wiring.Component):
         connect_streams(m, receiver.requests, self.requests)
         connect_streams(m, self.cq_doorbells, completion.doorbells)
         wiring.connect(m, receiver.credits, completion.credits[0])
-        connect_streams(m, receiver.completions, completion.completions[0])
+        wiring.connect(m, receiver.completions, completion.completions[0])
         for client, port in enumerate(
             (receiver.payload_write, receiver.map_write, completion.write)
         ):

@@ -1,6 +1,7 @@
 """A DatagramReceiver with tables, rings, CQs and memory around it."""
 
 from collections import deque
+from types import SimpleNamespace
 
 from receive_bench import (
     HostMemory,
@@ -13,10 +14,10 @@ from receive_bench import (
 )
 from receive_rule import CODE_BITS
 
-from uwarp.contract import RECV_WQE, Counter, EventType, QpState
+from uwarp.contract import CQE, RECV_WQE, Counter, CqeFlag, EventType, QpState, Status
 from uwarp_hdl.iwarp.receive import DatagramReceiver
 from uwarp_hdl.iwarp.receive_prefetch import WQE_WORDS
-from uwarp_hdl.layouts import QP_ROW, REGION_ROW
+from uwarp_hdl.layouts import CQE_LAYOUT, QP_ROW, REGION_ROW
 
 __all__ = ["ALL_OPCODES", "ReceiverBench", "datagram", "qp_row"]
 
@@ -203,7 +204,16 @@ class ReceiverBench:
 
     async def completions(self, ctx):
         while True:
-            completion = await take(ctx, self.dut.completions, self.rng, self.stall)
+            port = self.dut.completions
+            request = await take(ctx, port.requests, self.rng, self.stall)
+            words = [
+                await take(ctx, port.words, self.rng, self.stall) for _ in range(CQE.size // 8)
+            ]
+            cqe = CQE_LAYOUT.from_bits(sum(word << 64 * at for at, word in enumerate(words)))
+            assert (cqe.time_low, cqe.time_high, cqe.phase) == (0, 0, 0)
+            is_urgent = bool(cqe.flags & CqeFlag.SOLICITED) or cqe.status != Status.SUCCESS
+            assert request.urgent == is_urgent
+            completion = SimpleNamespace(cq=request.cq, cqe=cqe)
             self.reserved -= 1
             self.completed.append(completion)
             self.unwritten.append(self.cycle + 8 + self.rng.randrange(30))
@@ -215,7 +225,7 @@ class ReceiverBench:
         while True:
             due = bool(self.unwritten) and self.unwritten[0] <= self.cycle
             ctx.set(dut.written, due)
-            ctx.set(dut.unwritten, len(self.unwritten) + ctx.get(dut.completions.valid))
+            ctx.set(dut.unwritten, len(self.unwritten) + ctx.get(dut.completions.requests.valid))
             await ctx.tick()
             if due:
                 self.unwritten.popleft()

@@ -123,11 +123,23 @@ async def credit(ctx, port, operation, cq):
     return granted
 
 
-async def complete(ctx, stream, cq, **fields):
-    ctx.set(stream.payload, {"cq": cq, "cqe": fields})
-    ctx.set(stream.valid, 1)
-    await until(ctx, stream.ready)
-    ctx.set(stream.valid, 0)
+async def request(ctx, port, cq, urgent=False):
+    ctx.set(port.requests.payload, {"cq": cq, "urgent": urgent})
+    ctx.set(port.requests.valid, 1)
+    await until(ctx, port.requests.ready)
+    ctx.set(port.requests.valid, 0)
+
+
+async def complete(ctx, port, cq, **fields):
+    """A CQE: its request, then its words. Time and phase are the unit's to give."""
+    urgent = fields.get("flags", 0) & CqeFlag.SOLICITED or fields.get("status", Status.SUCCESS)
+    await request(ctx, port, cq, bool(urgent))
+    octets = CQE.pack(**fields)
+    for at in range(0, CQE.size, 8):
+        ctx.set(port.words.payload, int.from_bytes(octets[at : at + 8], "little"))
+        ctx.set(port.words.valid, 1)
+        await until(ctx, port.words.ready)
+        ctx.set(port.words.valid, 0)
 
 
 def simulate(dut, *benches, background=(), cycles=60000):
@@ -198,7 +210,7 @@ def test_credits_in_sequence(seed):
                 reserved[cq] -= 1
             elif action == "complete" and reserved[cq]:
                 msn = rng.getrandbits(32)
-                await complete(ctx, dut.completions[client], cq, msn=msn, phase=1, time_low=5)
+                await complete(ctx, dut.completions[client], cq, msn=msn)
                 log2, base = rows[cq]
                 at = base + 64 * (producer[cq] & ((1 << log2) - 1)) & (1 << 64) - 1
                 phase = 1 - (producer[cq] >> log2 & 1)
@@ -561,8 +573,9 @@ def test_rate(doorbells):
         nonlocal took
         await ctx.tick().repeat(30)
         start = memory.cycle
-        for serial in range(total):
-            await complete(ctx, dut.completions[0], 0, msn=serial)
+        ctx.set(dut.completions[0].words.valid, 1)
+        for _ in range(total):
+            await request(ctx, dut.completions[0], 0)
         took = memory.cycle - start
 
     async def ring(ctx):
@@ -603,17 +616,19 @@ def test_latency():
                 if valid:
                     assert cycle == 3, f"answered after {cycle} cycles"
             await ctx.tick().repeat(gap)
-            ctx.set(dut.completions[0].valid, 1)
+            port = dut.completions[0]
+            ctx.set(port.requests.valid, 1)
+            ctx.set(port.words.valid, 1)
             seen.clear()
             for cycle in range(16):
                 _, _, taken, burst, beat, last = await ctx.tick().sample(
-                    dut.completions[0].ready,
+                    port.requests.ready,
                     dut.write.bursts.valid,
                     dut.write.beats.valid,
                     dut.write.beats.p.last,
                 )
                 if taken:
-                    ctx.set(dut.completions[0].valid, 0)
+                    ctx.set(port.requests.valid, 0)
                 if burst:
                     seen["burst"] = cycle
                 if beat and last:

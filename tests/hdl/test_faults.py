@@ -10,7 +10,7 @@ from receiver_bench import ReceiverBench, datagram, qp_row
 from transmit_bench import DATA, RINGS, WRITE_RECORD, Bench
 
 from tests.seeds import seeds
-from uwarp.contract import Counter, CqeFlag, EventType, Parameters, Status
+from uwarp.contract import CQE, Counter, CqeFlag, EventType, Parameters, Status
 from uwarp_hdl.iwarp.complete import CompletionUnit
 from uwarp_hdl.layouts import CreditOperation
 
@@ -269,8 +269,9 @@ def test_cqe_writes():
             request = {"operation": CreditOperation.RESERVE, "cq": cq}
             await put_stream(ctx, dut.credits[0].requests, [request])
             assert await take(ctx, dut.credits[0].granted)
-            completion = {"cq": cq, "cqe": {"msn": rng.getrandbits(32)}}
-            await put_stream(ctx, dut.completions[0], [completion])
+            await put_stream(ctx, dut.completions[0].requests, [{"cq": cq, "urgent": 0}])
+            words = [rng.getrandbits(32) << 16 for _ in range(CQE.size // 8)]
+            await put_stream(ctx, dut.completions[0].words, words)
         while ctx.get(dut.pending):
             await ctx.tick()
         await ctx.tick().repeat(100)

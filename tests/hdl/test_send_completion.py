@@ -5,7 +5,7 @@ import random
 
 from amaranth.sim import Simulator
 
-from uwarp.contract import Parameters, Status
+from uwarp.contract import CQE, Parameters, Status
 from uwarp_hdl.iwarp.send_completion import SendCompleter
 
 PARAMETERS = Parameters(n_qp=4, n_region=4)
@@ -68,6 +68,8 @@ def test_what_each_message_frees():
 
     async def testbench(ctx):
         got_cqes, got_retired, got_released = [], [], []
+        requested, words = [], []
+        completions = dut.completions.requests, dut.completions.words
         waiting, owed, finished = list(messages), 0, 0
         was_ready = asked = 0
         to_pass = len(messages)
@@ -83,7 +85,7 @@ def test_what_each_message_frees():
             else:
                 ctx.set(dut.recalled.as_value(), rng.getrandbits(len(dut.recalled.as_value())))
             ctx.set(dut.recall_ready, rng.getrandbits(1))
-            for port in (dut.completions, dut.retirements, dut.released):
+            for port in (*completions, dut.retirements, dut.released):
                 ctx.set(port.ready, rng.getrandbits(1))
             passes = bool(to_pass) and owed < 3 and rng.getrandbits(1)
             ctx.set(dut.passed, passes)
@@ -92,8 +94,10 @@ def test_what_each_message_frees():
             _, _, *values = await ctx.tick().sample(
                 dut.done.valid & dut.done.ready,
                 dut.finished,
-                dut.completions.valid & dut.completions.ready,
-                dut.completions.payload,
+                dut.completions.requests.valid & dut.completions.requests.ready,
+                dut.completions.requests.payload,
+                dut.completions.words.valid & dut.completions.words.ready,
+                dut.completions.words.payload,
                 dut.retirements.valid & dut.retirements.ready,
                 dut.retirements.payload,
                 dut.released.valid & dut.released.ready,
@@ -102,7 +106,8 @@ def test_what_each_message_frees():
                 dut.recall,
             )
             *values, was_ready, asked = values
-            taken, is_finished, completes, completion, retires, retirement, *values = values
+            taken, is_finished, completes, request, has_word, word, *values = values
+            retires, retirement, *values = values
             assert taken == is_finished
             if taken:
                 waiting.pop(0)
@@ -111,9 +116,16 @@ def test_what_each_message_frees():
                 finished += 1
                 assert owed >= 0, "a message ended before its last frame had left"
             if completes:
-                cqe = completion.cqe
+                requested.append(request)
+            if has_word:
+                words.append(word)
+            if requested and len(words) == CQE.size // 8:
+                request = requested.pop(0)
+                cqe = CQE.from_int(sum(word << 64 * at for at, word in enumerate(words)))
+                words.clear()
+                assert request.urgent == (cqe.status != Status.SUCCESS)
                 fields = (cqe.qpn, cqe.wqe_index, cqe.msn, cqe.mlen, cqe.opcode, cqe.status)
-                got_cqes.append((completion.cq, *fields, cqe.valid))
+                got_cqes.append((request.cq, *fields, cqe.valid))
             if retires:
                 fields = (retirement.slot, retirement.qpn, retirement.cq, retirement.release)
                 got_retired.append(fields)

@@ -21,6 +21,7 @@ from uwarp.contract import (
     Counter,
     Parameters,
     QpState,
+    Status,
     WqeFlag,
 )
 from uwarp_hdl.iwarp.transmit import TransmitPath
@@ -195,6 +196,7 @@ class Bench:
         self.answers = deque()
         self.frames, self.frame_times, self.partial = [], [], b""
         self.completions = []
+        self.requested, self.cqe_words = deque(), deque()
         self.dma_events = []
         self.now = 0
         self.lost_events = 0
@@ -320,9 +322,12 @@ class Bench:
             dut.tx.valid,
             dut.tx.ready,
             dut.tx.payload.as_value(),
-            dut.completions.valid,
-            dut.completions.ready,
-            dut.completions.payload.as_value(),
+            dut.completions.requests.valid,
+            dut.completions.requests.ready,
+            dut.completions.requests.payload,
+            dut.completions.words.valid,
+            dut.completions.words.ready,
+            dut.completions.words.payload,
             dut.events,
             *(port.valid for port in dut.event_requests),
             *(port.payload.as_value() for port in dut.event_requests),
@@ -336,7 +341,9 @@ class Bench:
         self.payload_reads.clock(*values[5:10])
         (doorbell_valid, doorbell_ready, qp_index, region_index, *values) = values[10:]
         (request_valid, request_ready, request, granted_valid, granted_ready, *values) = values
-        (tx_valid, tx_ready, beat, cqe_valid, cqe_ready, cqe, events, *told) = values
+        (tx_valid, tx_ready, beat, *values) = values
+        (cqe_valid, cqe_ready, cqe_request, *values) = values
+        (word_valid, word_ready, word, events, *told) = values
         for is_told, event in zip(told[:2], told[2:], strict=True):
             if is_told:
                 self.dma_events.append((event & 0xFF, event >> 8))
@@ -367,10 +374,18 @@ class Bench:
         self.set(dut.credits.requests.ready, not self.stalls())
 
         if cqe_valid and cqe_ready:
-            cq, value = cqe & 0xFFFF, CQE.from_int(cqe >> 16)
-            self.completions.append((cq, vars(value)))
+            self.requested.append(cqe_request)
             self.completed_after.append(len(self.frames))
-        self.set(dut.completions.ready, not self.stalls())
+        if word_valid and word_ready:
+            self.cqe_words.append(word)
+        if self.requested and len(self.cqe_words) >= CQE.size // 8:
+            cqe_request = self.requested.popleft()
+            words = [self.cqe_words.popleft() for _ in range(CQE.size // 8)]
+            cqe = CQE.from_int(sum(word << 64 * at for at, word in enumerate(words)))
+            assert cqe_request.urgent == (cqe.status != Status.SUCCESS)
+            self.completions.append((cqe_request.cq, vars(cqe)))
+        self.set(dut.completions.requests.ready, not self.stalls())
+        self.set(dut.completions.words.ready, not self.stalls())
 
         assert tx_valid or not self.must_be_valid, f"a gap in a frame, cycle {self.now}"
         if tx_valid and self.offered is None:

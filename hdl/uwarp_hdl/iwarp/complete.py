@@ -32,10 +32,11 @@ from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
-from uwarp.contract import TICK_CYCLES, Counter, CqeFlag, Parameters, Status
+from uwarp.contract import TICK_CYCLES, Counter, Parameters
 
-from ..interfaces import CreditSignature, WriteClientSignature
-from ..layouts import MODERATION_ROW, Completion, CqDoorbell, CreditOperation, EventRequest
+from ..interfaces import CompletionSignature, CreditSignature, WriteClientSignature
+from ..layouts import MODERATION_ROW, CqDoorbell, CreditOperation, EventRequest
+from ..stream.queue import connect_streams
 from .cqe_writer import CqeWriter, Slot
 from .moderation import ModerationTimers
 from .notices import NoticeQueue
@@ -145,8 +146,7 @@ class CompletionUnit(wiring.Component):
     doorbells : In(stream.Signature(CqDoorbell))
         CQ numbers below ``n_cq``.
     credits : In(CreditSignature()).array(clients)
-    completions : In(stream.Signature(Completion)).array(clients)
-        Each for a slot reserved before.
+    completions : In(CompletionSignature()).array(clients)
     write : Out(WriteClientSignature())
     time : In(47)
     irq_set, irq_clear : Out(1)
@@ -173,7 +173,7 @@ class CompletionUnit(wiring.Component):
             {
                 "doorbells": In(stream.Signature(CqDoorbell)),
                 "credits": In(CreditSignature()).array(clients),
-                "completions": In(stream.Signature(Completion)).array(clients),
+                "completions": In(CompletionSignature()).array(clients),
                 "write": Out(WriteClientSignature()),
                 "time": In(47),
                 "irq_set": Out(1),
@@ -213,7 +213,8 @@ class CompletionUnit(wiring.Component):
         completing, crediting = chosen[:clients], chosen[clients : 2 * clients]
         ringing, timing = chosen[-2], chosen[-1]
         credit_requests = [port.requests for port in self.credits]
-        streams = (*self.completions, *credit_requests, self.doorbells, timers.due)
+        completion_requests = [port.requests for port in self.completions]
+        streams = (*completion_requests, *credit_requests, self.doorbells, timers.due)
         offered = Signal(count)
         # By the cycle before, in which the one that is carried out now was chosen.
         may = Signal(count)
@@ -273,10 +274,10 @@ class CompletionUnit(wiring.Component):
                 chosen.eq(Mux(self.busy, 0, first)),
                 Cat(chosen_cq, chosen_in_range).eq(choice_cq),
             ]
-        # Requests stay until they are carried out, completions until the writer takes them.
+        # Requests stay until they are carried out.
         execute = Signal()
         m.d.comb += execute.eq(chosen_valid & ~is_odd)
-        for index, item in enumerate(streams[clients:], clients):
+        for index, item in enumerate(streams):
             m.d.comb += item.ready.eq(chosen[index] & ~is_odd)
         # What the operation is, found in its odd cycle: 0 but when it is carried out.
         operations = ("reserves", "releases", "completes", "consumes", "arms", "moderates")
@@ -288,10 +289,7 @@ class CompletionUnit(wiring.Component):
         doorbell = self.doorbells.p
         moves_consumer = ringing & ~doorbell.moderate & ~doorbell.reset
         gives_back = Cat(item.p.operation == CreditOperation.RELEASE for item in credit_requests)
-        calls = Cat(
-            (item.p.cqe.flags & CqeFlag.SOLICITED).any() | (item.p.cqe.status != Status.SUCCESS)
-            for item in self.completions
-        )
+        calls = Cat(item.p.urgent for item in completion_requests)
         m.d.sync += [
             reserves.eq(is_odd & (crediting & ~gives_back).any() & chosen_in_range),
             releases.eq(is_odd & (crediting & gives_back).any()),
@@ -532,8 +530,8 @@ class CompletionUnit(wiring.Component):
         m.d.comb += self.events.eq(writer.events)
         wiring.connect(m, wiring.flipped(self.write.bursts), writer.bursts)
         wiring.connect(m, wiring.flipped(self.write.beats), writer.beats)
-        for outer, inner in zip(self.completions, writer.completions, strict=True):
-            wiring.connect(m, wiring.flipped(outer), inner)
+        for outer, inner in zip(self.completions, writer.words, strict=True):
+            connect_streams(m, outer.words, inner)
 
         m.d.sync += [
             self.cq_touched.eq(ringing & ~is_odd & ~doorbell.moderate),
@@ -547,7 +545,9 @@ class CompletionUnit(wiring.Component):
             self.irq_cq.eq(notices.irq_cq),
         ]
         wiring.connect(m, notices.event_requests, wiring.flipped(self.event_requests))
-        waiting = sum((item.valid for item in self.completions), Const(0, 1))
+        # A request that is carried out counts here until its notice does there.
+        waiting = Signal(range(clients + 1))
+        m.d.sync += waiting.eq(sum((item.valid for item in completion_requests), Const(0, 1)))
         m.d.comb += self.pending.eq(notices.unanswered + waiting)
         return m
 

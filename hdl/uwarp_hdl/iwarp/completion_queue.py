@@ -1,21 +1,24 @@
 """Completions in order, each after its payload and its map.
 
-entries --+--> entry queue ----------------------------------------------> join --> completions
+entries --+--> words in block RAM ---------------------------------------> completions.words
+          +--> head queue -----------------------------------------------> join --> completions
           '--> order queue --> [MapWriter: payload retired? write map] --> releases --^
                                  ^ runs, words, edges of the snapshot       (map answered?)
 """
 
-from amaranth.hdl import Module, Mux, Signal, Value
-from amaranth.lib import data, stream, wiring
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from uwarp.contract import BURST_WORDS, CqeFlag, Parameters, Status
 
-from ..interfaces import WriteClientSignature
-from ..layouts import Completion
+from ..interfaces import CompletionSignature, WriteClientSignature
+from ..layouts import CQE_LAYOUT
+from ..stream.ports import keep_apart
 from ..stream.queue import Queue
 from .burst import WriteBursts
+from .cqe_writer import CQE_WORDS, word_after
 from .receive_layouts import (
     TICKET_WIDTH,
     PendingCompletion,
@@ -42,11 +45,6 @@ class Release(data.Struct):
     edges: EdgeBytes
 
 
-def _fields(view):
-    layout = data.Layout.cast(view.shape())
-    return [(name, Value.cast(view[name])) for name, _ in layout]
-
-
 def reached(number, ticket):
     """Whether ``number``, which counts up, has come to ``ticket``, less than half a turn away."""
     return ~(number - ticket)[TICKET_WIDTH - 1]
@@ -55,7 +53,7 @@ def reached(number, ticket):
 class MapWriter(wiring.Component):
     """Release completions in order; write the maps of those that have one.
 
-    An order without a map takes 2 cycles, one with a map 4 or 5 and its words. Words of the map are
+    An order without a map takes a cycle, one with a map 4 or 5 and its words. Words of the map are
     written as soon as the message's payload has been answered; nothing waits for the answer here.
 
     Members
@@ -110,11 +108,11 @@ class MapWriter(wiring.Component):
 
         order = self.orders.payload
         run = self.runs.payload
-        # Of an order that has been offered for a cycle or more.
-        placed = Signal()
-        m.d.sync += placed.eq(
-            self.orders.valid & ~self.orders.ready & reached(self.retired, order.ticket)
-        )
+        # ``failed`` is right a cycle after the payload is in memory.
+        is_placed = Signal()
+        was_placed = Signal()
+        m.d.comb += is_placed.eq(self.orders.valid & reached(self.retired, order.ticket))
+        m.d.sync += was_placed.eq(is_placed & ~self.orders.ready)
         position = Signal(range(BURST_WORDS))
         left = Signal(words_width)
         final = Signal()
@@ -145,14 +143,14 @@ class MapWriter(wiring.Component):
         with m.FSM():
             with m.State("ORDER"):
                 m.d.sync += discard.eq(failed)
-                with m.If(placed):
-                    with m.If(order.mapped):
+                with m.If(order.mapped):
+                    with m.If(was_placed):
                         m.next = "RUN"
-                    with m.Else():
-                        m.d.comb += [
-                            self.releases.valid.eq(1),
-                            self.orders.ready.eq(self.releases.ready),
-                        ]
+                with m.Else():
+                    m.d.comb += [
+                        self.releases.valid.eq(is_placed),
+                        self.orders.ready.eq(is_placed & self.releases.ready),
+                    ]
             with m.State("RUN"):
                 m.d.comb += [
                     bursts.commands.valid.eq(seen & ~empty & ~discard),
@@ -199,11 +197,14 @@ class MapWriter(wiring.Component):
 class CompletionQueue(wiring.Component):
     """Hold completions until their payload and map are in host memory (device behaviour, 4.5).
 
+    One comes in every 8 cycles at most. It is offered 4 cycles later, at the earliest, and its
+    first word 2 cycles after that.
+
     Parameters
     ----------
     parameters : Parameters
     depth : int
-        Completions, 4 to 64.
+        Completions, a power of two from 4 to 64: that many less one are held, and one leaves.
 
     Members
     -------
@@ -223,17 +224,21 @@ class CompletionQueue(wiring.Component):
     map_write : Out(WriteClientSignature)
     hold, fault : In(1), Out(fault)
         As of :class:`WriteBursts`; ``failed`` tells of a fault in the next cycle.
-    completions : Out(stream of Completion)
+    completions : Out(CompletionSignature)
     level : Out
         Completions held.
+    leaves : Out(1)
+        Strobe: one of them is held no more. Its request has been taken, and its first word.
     crowded : Out(1)
         So many placements (96, by the cycle before) have been numbered since the oldest
         completion's that the next must wait, for the numbers to stay comparable.
     """
 
     def __init__(self, parameters: Parameters, depth: int = 64):
-        if not 4 <= depth <= 1 << TICKET_WIDTH - 2:
-            raise ValueError(f"depth is {depth}; it takes 4 to {1 << TICKET_WIDTH - 2}")
+        if not 4 <= depth <= 1 << TICKET_WIDTH - 2 or depth & (depth - 1):
+            raise ValueError(
+                f"depth is {depth}; it takes a power of two from 4 to {1 << TICKET_WIDTH - 2}"
+            )
         self._parameters = parameters
         self._depth = depth
         super().__init__(
@@ -251,31 +256,46 @@ class CompletionQueue(wiring.Component):
                 "map_write": Out(WriteClientSignature()),
                 "hold": In(1),
                 "fault": Out(fault_layout(parameters)),
-                "completions": Out(stream.Signature(Completion)),
-                "level": Out(range(depth + 1)),
+                "completions": Out(CompletionSignature()),
+                "level": Out(range(depth)),
+                "leaves": Out(1),
                 "crowded": Out(1),
             }
         )
 
     def elaborate(self, platform):
         m = Module()
-        # Stored as wide as a slot can have been reserved for: of QPs and CQs that exist.
-        widths = {name: len(field) for name, field in _fields(self.entries.payload)}
-        widths |= {name: exact_log2(self._parameters.n_qp) for name in ("qpn", "cq")}
-        stored = data.StructLayout(widths)
-        m.submodules.entries = entries = Queue(stored, self._depth, direct=False)
+        # Kept as wide as a slot can have been reserved for: of QPs and CQs that exist.
+        number_width = exact_log2(self._parameters.n_qp)
+        head_layout = data.StructLayout(
+            {"cq": number_width, "qpn": number_width, "urgent": 1, "mapped": 1}
+        )
+        m.submodules.heads = heads = Queue(head_layout, self._depth - 1, direct=False)
         m.submodules.orders = orders = Queue(Order, self._depth)
         m.submodules.releases = releases = Queue(Release, 16, registered=False)
         m.submodules.writer = writer = MapWriter(self._parameters)
-        both_ready = entries.i.ready & orders.i.ready
+        m.submodules.words = words = memory.Memory(
+            shape=64, depth=CQE_WORDS * self._depth, init=[], attrs={"ram_style": "block"}
+        )
+        put, get = words.write_port(), words.read_port()
+        # ``entry`` has been written, or its last word is on its way from there.
+        is_free = Signal(init=1)
+        accept = Signal()
+        given = self.entries.payload
         m.d.comb += [
-            self.entries.ready.eq(both_ready),
-            *(entries.i.payload[name].eq(field) for name, field in _fields(self.entries.payload)),
-            entries.i.valid.eq(self.entries.valid & both_ready),
+            self.entries.ready.eq(heads.i.ready & orders.i.ready & is_free),
+            accept.eq(self.entries.valid & self.entries.ready),
+            heads.i.payload.cq.eq(given.cq),
+            heads.i.payload.qpn.eq(given.qpn),
+            heads.i.payload.urgent.eq(
+                (given.flags & CqeFlag.SOLICITED).any() | (given.status != Status.SUCCESS)
+            ),
+            heads.i.payload.mapped.eq((given.flags & CqeFlag.MAPPED).any()),
+            heads.i.valid.eq(accept),
             orders.i.payload.ticket.eq(self.ticket),
             orders.i.payload.mapped.eq(self.mapped),
-            orders.i.valid.eq(self.entries.valid & both_ready),
-            self.level.eq(entries.level),
+            orders.i.valid.eq(accept),
+            self.level.eq(heads.level),
             writer.retired.eq(self.retired),
             writer.failed.eq(self.failed),
             writer.hold.eq(self.hold),
@@ -287,54 +307,114 @@ class CompletionQueue(wiring.Component):
         for name in ("runs", "words", "edges"):
             wiring.connect(m, wiring.flipped(getattr(self, name)), getattr(writer, name))
         wiring.connect(m, orders.o, writer.orders)
+        wiring.connect(m, writer.releases, releases.i)
         wiring.connect(m, writer.write, wiring.flipped(self.map_write))
 
-        entry = entries.o.payload
-        # A release goes past the queue if nothing is in there.
-        release = Signal(Release)
-        release_valid = Signal()
-        take = Signal()
+        # Words into memory, the first in the second cycle after its entry came. None is read before
+        # it is there: to that its head takes longer.
+        entry = Signal(given.shape())
+        fields = data.Layout.cast(given.shape())
+        cqe = Signal(CQE_LAYOUT)
+        select = Signal(CQE_WORDS)
+        with m.If(is_free):
+            m.d.sync += entry.eq(given)
+        with m.If(accept):
+            m.d.sync += is_free.eq(0)
+        with m.Elif(select[-2]):
+            m.d.sync += is_free.eq(1)
         m.d.comb += [
-            release.eq(Mux(releases.o.valid, releases.o.payload, writer.releases.payload)),
-            release_valid.eq(releases.o.valid | writer.releases.valid),
-            releases.o.ready.eq(take),
-            releases.i.payload.eq(writer.releases.payload),
-            releases.i.valid.eq(writer.releases.valid & (releases.o.valid | ~take)),
-            writer.releases.ready.eq(releases.i.ready),
+            *(cqe[name].eq(entry[name]) for name, _ in fields if name not in ("cq", "qpn")),
+            cqe.qpn.eq(entry.qpn[:number_width]),
+            put.data.eq(word_after(m, cqe, select)),
         ]
-        completion = self.completions.payload
+        m.d.sync += [select.eq(Cat(accept, select[:-1])), put.en.eq(select.any())]
+        with m.If(put.en):
+            m.d.sync += put.addr.eq(put.addr + 1)
+
+        # Of the head: it may be offered; it has been taken; its first word was asked for.
+        head, release = heads.o.p, releases.o.p
+        due = Signal()
+        requested = Signal()
+        begun = Signal()
         # Maps answered whose completions are still here.
         answers = Signal(range(self._depth + 1))
         answered = Signal()
-        written = ~release.has_map | answered
-        with_map = take & release.has_map
+        with_map = self.leaves & release.has_map
         with m.If(writer.answered & ~with_map):
             m.d.sync += [answers.eq(answers + 1), answered.eq(1)]
         with m.Elif(with_map & ~writer.answered):
             m.d.sync += [answers.eq(answers - 1), answered.eq(answers != 1)]
-        # Of the entry that was here a cycle before, with the fault of that cycle. It stands while
-        # the completion is offered.
+        is_answered = answered | writer.answered
+        # By the release that waits, or by that which comes.
+        m.d.sync += due.eq(
+            heads.o.valid
+            & ~self.leaves
+            & Mux(
+                releases.o.valid,
+                ~release.has_map | is_answered,
+                writer.releases.valid & (~writer.releases.p.has_map | is_answered),
+            )
+        )
+        # Of the head that was here a cycle before, with the fault of that cycle. It stands while
+        # the completion is offered, and until its second word has been read.
         failed = Signal()
-        looked = Signal()
-        m.d.sync += looked.eq(entries.o.valid & ~entries.o.ready)
-        with m.If(~self.completions.valid):
-            hit = self.payload_fault.valid & (self.payload_fault.qpn == entry.qpn)
-            m.d.sync += failed.eq(self.failed.bit_select(entry.qpn, 1) | hit)
-        mapped = (entry.flags & CqeFlag.MAPPED != 0) & ~failed
-        for name in ("opcode", "qpn", "wqe_index", "msn", "mlen", "base_to", "stag"):
-            m.d.comb += completion.cqe[name].eq(entry[name])
-        for name in ("immediate", "source_ip", "source_port"):
-            m.d.comb += completion.cqe[name].eq(entry[name])
-        due = looked & release_valid & written
+        with m.If(~due):
+            hit = self.payload_fault.valid & (self.payload_fault.qpn == head.qpn)
+            m.d.sync += failed.eq(self.failed.bit_select(head.qpn, 1) | hit)
+        edges = Signal(EdgeBytes)
+        requests = self.completions.requests
         m.d.comb += [
-            completion.cq.eq(entry.cq),
-            completion.cqe.status.eq(Mux(failed, Status.GENERAL_ERR, entry.status)),
-            completion.cqe.flags.eq(Mux(failed, entry.flags & ~CqeFlag.MAPPED, entry.flags)),
-            completion.cqe.valid.eq(Mux(failed, 0, entry.valid)),
-            completion.cqe.head_map.eq(Mux(mapped, release.edges.head, 0)),
-            completion.cqe.tail_map.eq(Mux(mapped, release.edges.tail, 0)),
-            self.completions.valid.eq(due),
-            entries.o.ready.eq(self.completions.ready & due),
-            take.eq(self.completions.valid & self.completions.ready),
+            requests.p.cq.eq(head.cq),
+            requests.p.urgent.eq(head.urgent | failed),
+            requests.valid.eq(due & ~requested),
+            heads.o.ready.eq(self.leaves),
+            releases.o.ready.eq(self.leaves),
         ]
+        with m.If(self.leaves):
+            m.d.sync += [requested.eq(0), edges.eq(Mux(head.mapped & ~failed, release.edges, 0))]
+        with m.Elif(requests.ready & requests.valid):
+            m.d.sync += requested.eq(1)
+
+        # Words out of memory.
+        offered = self.completions.words
+        is_first = get.addr[: exact_log2(CQE_WORDS)] == 0
+        fetched = Signal()
+        fetched_number = Signal(exact_log2(CQE_WORDS))
+        offered_first = Signal()
+        moves = ~offered.valid | offered.ready
+        fetch_moves = ~fetched | moves
+        may_fetch = Signal()
+        m.d.comb += may_fetch.eq(~is_first | (due & ~begun))
+        keep_apart(m, get, put, may_fetch & fetch_moves)
+        with m.If(fetch_moves):
+            m.d.sync += [
+                fetched.eq(may_fetch),
+                fetched_number.eq(get.addr),
+            ]
+            with m.If(may_fetch):
+                m.d.sync += get.addr.eq(get.addr + 1)
+        with m.If(self.leaves):
+            m.d.sync += begun.eq(0)
+        with m.Elif(fetch_moves & may_fetch & is_first):
+            m.d.sync += begun.eq(1)
+        m.d.sync += self.leaves.eq(offered.valid & offered.ready & offered_first)
+        word = {
+            name: offered.payload[field.offset % 64 :][: field.width] for name, field in CQE_LAYOUT
+        }
+        is_word = {name: fetched_number == field.offset // 64 for name, field in CQE_LAYOUT}
+        with m.If(moves):
+            m.d.sync += [
+                offered.valid.eq(fetched),
+                offered.payload.eq(get.data),
+                offered_first.eq(fetched_number == 0),
+            ]
+            with m.If(failed & is_word["status"]):
+                m.d.sync += [
+                    word["status"].eq(Status.GENERAL_ERR),
+                    word["flags"][exact_log2(CqeFlag.MAPPED)].eq(0),
+                ]
+            with m.If(failed & is_word["valid"]):
+                m.d.sync += word["valid"].eq(0)
+            with m.If(is_word["head_map"]):
+                m.d.sync += [word["head_map"].eq(edges.head), word["tail_map"].eq(edges.tail)]
         return m

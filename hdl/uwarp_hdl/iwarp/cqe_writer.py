@@ -2,30 +2,53 @@
 
 ::
 
-    slots --------+--> write burst
-    completions --+--> 64 octets, with time and phase --> 8 words
+    slots --------------+--> write burst
+    completions.words --+--> word, with time and phase --> beats
 
-Words leave from a shift register: 8 cycles a CQE, and one between two of them. The burst of the
-next CQE is announced while they do.
+8 cycles a CQE, and one between two of them. The burst is announced beside the words.
 """
 
-from amaranth.hdl import Array, Module, Signal
+from functools import reduce
+from operator import or_
+
+from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import CQE, Counter, Status
 
 from ..interfaces import WriteClientSignature
-from ..layouts import Completion, structure_layout
+from ..layouts import CQE_LAYOUT
 
-__all__ = ["CqeWriter", "Slot"]
+__all__ = ["CQE_WORDS", "CqeWriter", "Slot", "word_after"]
 
-_CQE_LAYOUT = structure_layout(CQE)
-_CQE_BEATS = CQE.size // 8
+CQE_WORDS = CQE.size // 8
+
+_TIME_LOW_BITS = CQE_LAYOUT["time_low"].width
+_STATUS = CQE_LAYOUT["status"]
+# Where in their words time and phase go.
+_TIME_HIGH_AT = CQE_LAYOUT["time_high"].offset % 64
+_TIME_LOW_AT = CQE_LAYOUT["time_low"].offset % 64
+_TIME_HIGH_WORD = CQE_LAYOUT["time_high"].offset // 64
+
+
+def word_after(m, cqe, select, enable=1):
+    """Word ``n`` of ``cqe`` after a cycle with bit ``n`` of ``select``, and with ``enable``.
+
+    An OR of registers with a reset, of which at most one is not 0: less than half of what a
+    multiplexer takes.
+    """
+    parts = []
+    for number, selected in enumerate(select):
+        part = Signal(64, name=f"word_{number}")
+        with m.If(enable):
+            m.d.sync += part.eq(Mux(selected, cqe.as_value().word_select(number, 64), 0))
+        parts.append(part)
+    return reduce(or_, parts)
 
 
 class Slot(data.Struct):
-    """A slot of a ring for the completion at the head of ``client``'s stream.
+    """A slot of a ring for the next CQE of ``client``.
 
     ``time`` goes into the CQE. With ``discard`` the completion's CQ has no ring any more, and it is
     dropped.
@@ -41,7 +64,7 @@ class Slot(data.Struct):
 class CqeWriter(wiring.Component):
     """Write completions into the slots given.
 
-    The burst is offered with its slot, the first word in the cycle after slot and completion meet.
+    The burst is offered with its slot, the first word in the next cycle.
 
     Parameters
     ----------
@@ -50,18 +73,20 @@ class CqeWriter(wiring.Component):
     Members
     -------
     slots : In(stream.Signature(Slot))
-    completions : In(stream.Signature(Completion)).array(clients)
+    words : In(stream.Signature(64)).array(clients)
+        As in ``CompletionSignature``.
     bursts, beats : Out
         As in ``WriteClientSignature``.
     events : Out(len(Counter))
     """
 
     def __init__(self, clients: int) -> None:
+        self._clients = clients
         write = WriteClientSignature().members
         super().__init__(
             {
                 "slots": In(stream.Signature(Slot)),
-                "completions": In(stream.Signature(Completion)).array(clients),
+                "words": In(stream.Signature(64)).array(clients),
                 "bursts": write["bursts"],
                 "beats": write["beats"],
                 "events": Out(len(Counter)),
@@ -71,58 +96,76 @@ class CqeWriter(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         slot = self.slots.payload
-        words = Signal(8 * CQE.size)
-        position = Signal(range(_CQE_BEATS))
+        # One bit, while the words of that client's CQE are written; what of the slot they need.
+        serving = Signal(self._clients)
+        discard = Signal()
+        time = Signal.like(slot.time)
+        phase = Signal()
+        position = Signal(range(CQE_WORDS))
+        is_first = Signal()
         is_last = Signal()
         # What has been done for the slot at hand.
         announced = Signal()
         loaded = Signal()
         load = Signal()
-        m.d.comb += load.eq(self.slots.valid & ~self.beats.valid & ~loaded)
+        m.d.comb += load.eq(self.slots.valid & ~serving.any() & ~loaded)
 
-        cqe = Signal(_CQE_LAYOUT)
-        chosen = Array(item.payload.cqe for item in self.completions)[slot.client]
-        m.d.comb += [
-            cqe.eq(chosen),
-            cqe.time_low.eq(slot.time),
-            cqe.time_high.eq(slot.time[31:]),
-            cqe.phase.eq(slot.phase),
-        ]
-        for index, item in enumerate(self.completions):
-            m.d.comb += item.ready.eq(load & (slot.client == index))
+        word = self.words[0].payload
+        for is_its, item in zip(serving[1:], self.words[1:], strict=True):
+            word = Mux(is_its, item.payload, word)
+        flows = self.beats.ready | discard
+        is_there = (serving & Cat(item.valid for item in self.words)).any()
+        take = is_there & flows
+        for is_its, item in zip(serving, self.words, strict=True):
+            m.d.comb += item.ready.eq(is_its & flows)
 
+        # 0 but beside the word that they go into.
+        time_high = Signal(len(time) - _TIME_LOW_BITS)
+        time_low = Signal(_TIME_LOW_BITS + 1)
+        stamp = Cat(
+            Const(0, _TIME_HIGH_AT),
+            time_high,
+            Const(0, _TIME_LOW_AT - _TIME_HIGH_AT - len(time_high)),
+            time_low,
+        )
+        with m.If(take):
+            m.d.sync += [
+                time_high.eq(Mux(position == _TIME_HIGH_WORD - 1, time[_TIME_LOW_BITS:], 0)),
+                time_low.eq(Mux(position == CQE_WORDS - 2, Cat(time[:_TIME_LOW_BITS], phase), 0)),
+                position.eq(position + 1),
+                is_first.eq(0),
+                is_last.eq(position == CQE_WORDS - 2),
+            ]
+            with m.If(is_last):
+                m.d.sync += serving.eq(0)
+        with m.If(load):
+            m.d.sync += [
+                serving.eq(Cat(slot.client == index for index in range(self._clients))),
+                discard.eq(slot.discard),
+                time.eq(slot.time),
+                phase.eq(slot.phase),
+                is_first.eq(1),
+            ]
         m.d.comb += [
             self.bursts.p.address.eq(slot.address),
-            self.bursts.p.beats.eq(_CQE_BEATS - 1),
+            self.bursts.p.beats.eq(CQE_WORDS - 1),
             self.bursts.valid.eq(self.slots.valid & ~slot.discard & ~announced),
             self.slots.ready.eq((load | loaded) & (announced | self.bursts.ready | slot.discard)),
-            self.beats.p.data.eq(words[:64]),
+            self.beats.p.data.eq(word | stamp),
             self.beats.p.strobe.eq(0xFF),
             self.beats.p.last.eq(is_last),
+            self.beats.valid.eq(is_there & ~discard),
         ]
         with m.If(self.slots.valid):
             m.d.sync += [
                 announced.eq((announced | self.bursts.ready) & ~self.slots.ready),
                 loaded.eq((loaded | load) & ~self.slots.ready),
             ]
-        with m.If(self.beats.valid & self.beats.ready):
-            m.d.sync += [
-                words.eq(words[64:]),
-                position.eq(position + 1),
-                is_last.eq(position == _CQE_BEATS - 2),
-                self.beats.valid.eq(~is_last),
-            ]
-        with m.If(~self.beats.valid):
-            m.d.sync += words.eq(cqe)
-        with m.If(load):
-            m.d.sync += [
-                self.beats.valid.eq(~slot.discard),
-                position.eq(0),
-                is_last.eq(0),
-            ]
-        written = load & ~slot.discard
+        status = word[_STATUS.offset :][: _STATUS.width]
         m.d.sync += [
-            self.events[Counter.CQES].eq(written),
-            self.events[Counter.MESSAGES_PARTIAL].eq(written & (cqe.status == Status.PARTIAL)),
+            self.events[Counter.CQES].eq(load & ~slot.discard),
+            self.events[Counter.MESSAGES_PARTIAL].eq(
+                take & is_first & ~discard & (status == Status.PARTIAL)
+            ),
         ]
         return m

@@ -18,6 +18,7 @@ from amaranth.utils import exact_log2
 from uwarp.contract import TICK_CYCLES, Counter, Parameters
 
 from ..interfaces import (
+    CompletionSignature,
     CreditSignature,
     ReadClientSignature,
     TableReadSignature,
@@ -27,7 +28,6 @@ from ..layouts import (
     QP_ROW,
     REGION_ROW,
     CloseRequest,
-    Completion,
     Datagram,
     EventRequest,
     PacketBeat,
@@ -89,7 +89,7 @@ class DatagramReceiver(wiring.Component):
     wqe_read : Out(ReadClientSignature)
     payload_write, map_write : Out(WriteClientSignature)
         Of one bus: at most one of them is answered in a cycle.
-    completions : Out(stream of Completion)
+    completions : Out(CompletionSignature)
         In the order in which they came about, each when its payload and map are in memory.
     close, close_done : In(CloseRequest), Out(1)
         Open messages to be closed; a strobe when the CQEs of all of them are in memory.
@@ -134,7 +134,7 @@ class DatagramReceiver(wiring.Component):
                 "wqe_read": Out(ReadClientSignature()),
                 "payload_write": Out(WriteClientSignature()),
                 "map_write": Out(WriteClientSignature()),
-                "completions": Out(stream.Signature(Completion)),
+                "completions": Out(CompletionSignature()),
                 "close": In(CloseRequest),
                 "close_done": Out(1),
                 "unwritten": In(8),
@@ -256,7 +256,7 @@ class DatagramReceiver(wiring.Component):
             dispatch.ending.eq(message_close.ending),
             message_close.ended.eq(dispatch.ended),
             message_close.held.eq(completion_queue.level),
-            message_close.leaves.eq(self.completions.valid & self.completions.ready),
+            message_close.leaves.eq(completion_queue.leaves),
             message_close.unwritten.eq(self.unwritten),
             message_close.written.eq(self.written),
         ]

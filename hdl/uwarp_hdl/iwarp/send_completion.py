@@ -7,7 +7,9 @@ from amaranth.lib.wiring import In, Out
 from uwarp.contract import Parameters, Status
 from uwarp.wire import TAGGED_OPCODES
 
-from ..layouts import Completion
+from ..interfaces import CompletionSignature
+from ..layouts import CQE_LAYOUT
+from .cqe_writer import CQE_WORDS, word_after
 from .frame_builder import FRAMES, done_layout
 from .scheduler import retirement_layout, slot_width
 from .segment import recall_layout
@@ -20,7 +22,8 @@ class SendCompleter(wiring.Component):
 
     A message that ended well and is unsignalled, or is discarded, gives its CQ slot back instead. A
     Read that has a tracker leaves it to the tracker's CQE. A response or Terminate (``silent``) has
-    neither: its slot is ``released``. 5 cycles a message, if nobody stalls.
+    neither: its slot is ``released``. 5 cycles a message, if nobody stalls; the words of its CQE
+    leave while the next one is looked at.
 
     Parameters
     ----------
@@ -33,7 +36,7 @@ class SendCompleter(wiring.Component):
         The next message's last frame has left.
     recall, recalled, recall_ready : Out(slot), In(recall_layout), In(1)
         The message in a slot: that of the slot of the cycle before, if then ``recall_ready``.
-    completions : Out(stream of Completion)
+    completions : Out(CompletionSignature)
     retirements : Out(stream of retirement_layout)
     released : Out(stream of slot)
         Of a response or Terminate whose last frame has left, or will not.
@@ -49,7 +52,7 @@ class SendCompleter(wiring.Component):
                 "recall": Out(slot_width(parameters)),
                 "recalled": In(recall_layout(parameters)),
                 "recall_ready": In(1),
-                "completions": Out(stream.Signature(Completion)),
+                "completions": Out(CompletionSignature()),
                 "retirements": Out(stream.Signature(retirement_layout(parameters))),
                 "released": Out(stream.Signature(slot_width(parameters))),
                 "finished": Out(1),
@@ -63,12 +66,15 @@ class SendCompleter(wiring.Component):
         message = Signal(self.recalled.shape())
         success = Signal()
         tagged = Signal()
-        cqe = self.completions.p.cqe
+        # What is offered, and what leaves.
+        cqe = Signal(CQE_LAYOUT)
+        leaving = Signal(CQE_LAYOUT)
         m.d.comb += [
             success.eq(done.status == Status.SUCCESS),
             tagged.eq(Cat(message.opcode == opcode for opcode in TAGGED_OPCODES).any()),
             self.recall.eq(done.slot),
-            self.completions.p.cq.eq(message.cq),
+            self.completions.requests.p.cq.eq(message.cq),
+            self.completions.requests.p.urgent.eq(~success),
             cqe.opcode.eq(message.opcode),
             cqe.status.eq(done.status),
             cqe.qpn.eq(message.qpn),
@@ -88,6 +94,20 @@ class SendCompleter(wiring.Component):
         with m.If(tagged):
             m.d.comb += [cqe.base_to.eq(message.remote_to), cqe.stag.eq(message.stag)]
 
+        # Bit ``n``: word ``n`` is the next to be offered.
+        select = Signal(CQE_WORDS)
+        words = self.completions.words
+        moves = ~words.valid | words.ready
+        hand_over = Signal()
+        is_free = Signal(init=1)
+        m.d.comb += words.payload.eq(word_after(m, leaving, select, moves))
+        with m.If(moves):
+            m.d.sync += [words.valid.eq(select.any()), select.eq(select << 1)]
+            with m.If(select[-1]):
+                m.d.sync += is_free.eq(1)
+        with m.If(hand_over):
+            m.d.sync += [leaving.eq(cqe), select.eq(1), is_free.eq(0)]
+
         m.d.sync += owed.eq(owed + self.passed - self.finished)
         with m.FSM():
             with m.State("WAIT"):
@@ -104,8 +124,15 @@ class SendCompleter(wiring.Component):
                 with m.If(self.retirements.p.release | (success & done.tracked)):
                     m.next = "RETIRE"
             with m.State("COMPLETE"):
-                m.d.comb += self.completions.valid.eq(1)
-                with m.If(self.completions.ready):
+                m.d.comb += self.completions.requests.valid.eq(1)
+                with m.If(self.completions.requests.ready):
+                    m.next = "HAND_OVER"
+                    with m.If(is_free):
+                        m.d.comb += hand_over.eq(1)
+                        m.next = "RETIRE"
+            with m.State("HAND_OVER"):
+                m.d.comb += hand_over.eq(is_free)
+                with m.If(is_free):
                     m.next = "RETIRE"
             with m.State("RETIRE"):
                 m.d.comb += self.retirements.valid.eq(1)

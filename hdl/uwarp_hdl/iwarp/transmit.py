@@ -26,12 +26,17 @@ from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import Counter, Parameters
 
-from ..interfaces import CreditSignature, PacketSignature, ReadClientSignature, TableReadSignature
+from ..interfaces import (
+    CompletionSignature,
+    CreditSignature,
+    PacketSignature,
+    ReadClientSignature,
+    TableReadSignature,
+)
 from ..layouts import (
     QP_ROW,
     REGION_ROW,
     CloseRequest,
-    Completion,
     EventRequest,
     PortConfig,
     ReadOpening,
@@ -83,7 +88,7 @@ class TransmitPath(wiring.Component):
     own, group : Out(1)
         Of the frame that ``tx`` offers: its destination is the port's own MAC address, or has the
         group bit.
-    completions : Out(stream of Completion)
+    completions : Out(CompletionSignature)
         After the last beat of the message's last frame was taken.
     qp_written : In(TableWriteSignature)
         Writes of the QP table, for the rates.
@@ -125,7 +130,7 @@ class TransmitPath(wiring.Component):
                 "tx": Out(PacketSignature()),
                 "own": Out(1),
                 "group": Out(1),
-                "completions": Out(stream.Signature(Completion)),
+                "completions": Out(CompletionSignature()),
                 "qp_written": In(TableWriteSignature(QP_ROW, qp_width(parameters))),
                 "read_openings": Out(stream.Signature(ReadOpening)),
                 "opened": In(1),
@@ -187,12 +192,12 @@ class TransmitPath(wiring.Component):
             (completer.retirements, retirements.i),
             (retirements.o, scheduler.retirements),
             (sender.tx, self.tx),
-            (completer.completions, self.completions),
             (fetch.event_requests, self.event_requests[0]),
             (reader.event_requests, self.event_requests[1]),
         ):
             connect_streams(m, source, sink)
         wiring.connect(m, scheduler.credits, wiring.flipped(self.credits))
+        wiring.connect(m, completer.completions, wiring.flipped(self.completions))
         wiring.connect(m, fetch.read, wiring.flipped(self.wqe_read))
         wiring.connect(m, fetch.region, wiring.flipped(self.region))
         wiring.connect(m, reader.read, wiring.flipped(self.payload_read))
