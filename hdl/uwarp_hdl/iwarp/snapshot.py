@@ -14,6 +14,7 @@ from amaranth.utils import exact_log2
 
 from uwarp.contract import Parameters
 
+from ..equal import equal
 from ..stream.queue import Queue
 from .receive_layouts import granule_width, map_run_layout, snapshot_layout
 from .validity_map import MAP_WORD, bit_range_layout
@@ -127,7 +128,7 @@ class MapSnapshot(wiring.Component):
         mapped_word = Signal(width - 6)
         last_place = Signal(6)
         m.d.sync += [
-            is_last.eq(number == last[6:]),
+            is_last.eq(equal(m, number, last[6:])),
             is_empty.eq(last[:6] == 0),
             mapped_word.eq(message.map_base[6:] + number),
             last_place.eq(Mux(is_last, last[:6] - 1, 63)),

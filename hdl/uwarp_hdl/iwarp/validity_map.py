@@ -17,6 +17,7 @@ from amaranth.utils import exact_log2
 
 from uwarp.contract import Parameters
 
+from ..equal import equal
 from .receive_layouts import granule_width
 
 __all__ = ["MAP_WORD", "ValidityMap", "bit_range_layout"]
@@ -113,7 +114,7 @@ class ValidityMap(wiring.Component):
             begin_clear.eq(self.clears.valid & self.clears.ready),
             index.eq(Mux(walking, walk_index, mark.first[_PLACE:])),
             last_bit.eq(Mux(walking, walk_last, mark.last)),
-            final.eq(index == last_bit[_PLACE:]),
+            final.eq(equal(m, index, last_bit[_PLACE:])),
             read.addr.eq(index),
             # Never the word that is being written, which is three before the one that is read:
             # since synthesis can see that, it does not add logic behind the memory for its sake.
