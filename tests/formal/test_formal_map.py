@@ -10,10 +10,10 @@ from amaranth.lib.wiring import In
 
 from sim_tb.formal.prove import prove, refute
 from uwarp_hdl.iwarp import validity_map
-from uwarp_hdl.iwarp.validity_map import ValidityMap
+from uwarp_hdl.iwarp.validity_map import MAP_WORD, ValidityMap
 
 #: Two words, so that ranges cross from one to the other; the map asks for its size only.
-PARAMETERS = SimpleNamespace(map_bits=128)
+PARAMETERS = SimpleNamespace(map_bits=2 * MAP_WORD)
 
 #: Cycles from a mark of no words to its answer; each word is one more.
 LATENCY = 4
@@ -71,8 +71,8 @@ class MapProof(wiring.Component):
         first_word, last_word = Signal(), Signal()
         m.d.comb += [
             touched.eq(Cat((first <= i) & (last >= i) for i in range(4))),
-            first_word.eq((first + base) >> 6),
-            last_word.eq((last + base) >> 6),
+            first_word.eq((first + base) // MAP_WORD),
+            last_word.eq((last + base) // MAP_WORD),
         ]
         bits = Signal(4)
         told = Signal(4)
@@ -101,10 +101,10 @@ class MapProof(wiring.Component):
         with m.If(due[0]):
             m.d.comb += Assert(unit.count == counts[0], MISCOUNTED)
 
-        expected = Signal(64)
+        expected = Signal(MAP_WORD)
         for i in range(4):
-            with m.If((base + i) // 64 == word):
-                m.d.comb += expected[(base + i) % 64].eq(told[i])
+            with m.If((base + i) // MAP_WORD == word):
+                m.d.comb += expected[(base + i) % MAP_WORD].eq(told[i])
         with m.If(unit.word_valid):
             m.d.comb += [
                 Assert(clearing, UNASKED),
@@ -118,8 +118,8 @@ class MapProof(wiring.Component):
         refused = Signal(range(LATENCY + 2))
         with m.If(~unit.busy & (self.mark | self.clear) & ~(marked | cleared)):
             m.d.sync += refused.eq(refused + 1)
-            # A range of two words holds up the next for one cycle less than its answer takes.
-            m.d.comb += Assert(refused < LATENCY, NOT_IN_TIME)
+            # A clear of two words holds up the next range for as long as a mark's answer takes.
+            m.d.comb += Assert(refused <= LATENCY, NOT_IN_TIME)
         with m.Else():
             m.d.sync += refused.eq(0)
         m.d.comb += Assert(~(unit.busy & (marked | cleared)), "taken before the map is clear")
@@ -156,12 +156,16 @@ class LateMemory(Elaboratable):
         return m
 
 
-@pytest.mark.parametrize("base", [30, 62], ids=["within-a-word", "across-words"])
+@pytest.mark.parametrize(
+    "base", [MAP_WORD // 2 - 2, MAP_WORD - 2], ids=["within-a-word", "across-words"]
+)
 def test_validity_map(tmp_path, base):
-    prove(MapProof(ValidityMap(PARAMETERS), base), tmp_path, cycles=18)
+    prove(MapProof(ValidityMap(PARAMETERS), base), tmp_path, cycles=22)
 
 
 @pytest.mark.parametrize("message", [MISCOUNTED, WRONG_WORD])
 def test_a_late_write_is_refuted(tmp_path, monkeypatch, message):
     monkeypatch.setattr(validity_map, "memory", SimpleNamespace(Memory=LateMemory))
-    refute(MapProof(ValidityMap(PARAMETERS), 30), tmp_path, cycles=16, message=message)
+    refute(
+        MapProof(ValidityMap(PARAMETERS), MAP_WORD // 2 - 2), tmp_path, cycles=20, message=message
+    )

@@ -24,6 +24,8 @@ async def strobe(ctx, signal, **values):
     dut, name = signal
     for port, value in values.items():
         ctx.set(getattr(dut, port), value)
+    if name == "open":
+        ctx.set(dut.touch_index, ctx.get(dut.free_index))
     ctx.set(getattr(dut, name), 1)
     await ctx.tick()
     ctx.set(getattr(dut, name), 0)
@@ -50,7 +52,9 @@ def name_of(number):
 
 
 def row_of(number, region, start, end):
-    return {"name": name_of(number), "stag": region << 8 | 3, "start": start, "end": end}
+    """Ports that go with ``open``."""
+    row = {"name": name_of(number), "stag": region << 8 | 3}
+    return {"opened": row, "opened_start": start, "opened_end": end}
 
 
 @pytest.mark.parametrize("n_tracker", [8, 16])
@@ -72,9 +76,7 @@ def test_open_look_up_close(n_tracker):
                 start = rng.randrange(1000)
                 slot = (number, rng.randrange(2), start, start + rng.randrange(100))
                 slots[free[0]] = slot
-                await strobe(
-                    ctx, (dut, "open"), opened=row_of(*slot), opened_digest=slot[0], timeout=50
-                )
+                await strobe(ctx, (dut, "open"), **row_of(*slot), opened_digest=slot[0], timeout=50)
             else:
                 index = rng.choice(taken)
                 slots[index] = None
@@ -117,7 +119,7 @@ def test_progress():
             (144, [(144, 1, 1)]),
         ):
             index = ctx.get(dut.free_index)
-            await strobe(ctx, (dut, "open"), opened=row_of(1, 0, 0, 0), missing=missing)
+            await strobe(ctx, (dut, "open"), **row_of(1, 0, 0, 0), missing=missing)
             for i, (newly, head, tail) in enumerate(marks):
                 assert not ctx.get(dut.complete)
                 ctx.set(dut.mark_index, index)
@@ -146,7 +148,7 @@ def test_expiry():
     async def bench(ctx):
         ctx.set(dut.tick, 65530)
         for i, timeout in enumerate((10, 32767, 4)):
-            await strobe(ctx, (dut, "open"), opened=row_of(i, 0, 0, 0), timeout=timeout)
+            await strobe(ctx, (dut, "open"), **row_of(i, 0, 0, 0), timeout=timeout)
         assert await expired(ctx, 65533) is None
         assert await expired(ctx, 65534) == 2
         await strobe(ctx, (dut, "touch"), touch_index=2)
@@ -168,7 +170,7 @@ def test_a_touch_beside_the_scan_is_never_missed():
     dut = Trackers(PARAMETERS)
 
     async def bench(ctx):
-        await strobe(ctx, (dut, "open"), opened=row_of(0, 0, 0, 0), timeout=1)
+        await strobe(ctx, (dut, "open"), **row_of(0, 0, 0, 0), timeout=1)
         for tick in range(1, 120):
             ctx.set(dut.tick, tick)
             for _ in range(tick % 30):  # the scan may find it expired, or be about to
@@ -210,8 +212,7 @@ def test_ending(target):
 
     async def bench(ctx):
         for i in range(8):
-            row = row_of(i, i % 3, 0, 0)
-            await strobe(ctx, (dut, "open"), opened=row, timeout=1000)
+            await strobe(ctx, (dut, "open"), **row_of(i, i % 3, 0, 0), timeout=1000)
         await ctx.tick().repeat(rng.randrange(20))
         assert await ended(ctx, target=2, row=1) == set()
         assert await ended(ctx, target=target, row=0x101) == set()
@@ -256,17 +257,16 @@ def test_names_of_one_digest(field):
         await ctx.tick()
         assert ctx.get(dut.span.dma_addr) == start << 40
         assert ctx.get(dut.span.granule_log2) == number
+        assert ctx.get(dut.span.map_base) == 64 * number
         await ctx.tick()
         assert ctx.get(dut.own) and ctx.get(dut.sure)
         return start, len(found)
 
     async def open_message(ctx, number):
-        row = row_of(number, 1, 100 * number, 100 * number + 5)
-        row |= {"name": named(number), "granule_log2": number}
-        dma_addr = 100 * number << 40
-        await strobe(
-            ctx, (dut, "open"), opened=row, opened_digest=7, timeout=1000, dma_addr=dma_addr
-        )
+        ports = row_of(number, 1, 100 * number, 100 * number + 5)
+        ports["opened"] |= {"name": named(number), "granule_log2": number, "map_base": number}
+        ports["dma_addr"] = 100 * number << 40
+        await strobe(ctx, (dut, "open"), **ports, opened_digest=7, timeout=1000)
         await ctx.tick()
 
     async def begin(ctx, number, delay):
@@ -330,7 +330,7 @@ def test_the_last_tracker_opens(field):
     names = [name_of(0) | {field: number} for number in (100, 101)]
 
     async def open_message(ctx, name, digest):
-        row = {"name": name, "stag": 0, "start": 0, "end": 0}
+        row = {"name": name, "stag": 0}
         await strobe(ctx, (dut, "open"), opened=row, opened_digest=digest, timeout=1000)
         await ctx.tick().repeat(3)
 

@@ -6,7 +6,7 @@ from receive_bench import make_rng, put_stream, run, take
 
 from uwarp.contract import Parameters
 from uwarp_hdl.iwarp.snapshot import MapSnapshot
-from uwarp_hdl.iwarp.validity_map import ValidityMap
+from uwarp_hdl.iwarp.validity_map import MAP_WORD, ValidityMap
 
 PARAMETERS = Parameters(map_bits=2048)
 
@@ -58,7 +58,7 @@ def test_ranges_in_the_same_words():
         new = set(range(first, last + 1)) - bits
         bits |= new
         expected.append(len(new))
-        words += last // 64 - first // 64
+        words += last // MAP_WORD - first // MAP_WORD
     dut = ValidityMap(PARAMETERS)
     counts = []
 
@@ -69,7 +69,7 @@ def test_ranges_in_the_same_words():
     async def count(ctx):
         await counts_of(ctx, dut, len(ranges), counts)
 
-    sweep = PARAMETERS.map_bits // 64
+    sweep = PARAMETERS.map_bits // MAP_WORD
     run(dut, give, count, max_cycles=sweep + 4 * len(ranges) + words + 16)
     assert counts == expected
 
@@ -85,12 +85,9 @@ def test_ranges_with_pauses():
         bits = set()
         await ctx.tick().until(~dut.busy)
         for _ in range(150):
-            word = rng.randrange(1, 8)
-            ctx.set(dut.clears.payload, {"first": 64 * word, "last": 64 * word})
-            for first, last in (
-                (64 * word, 64 * word),
-                (64 * word - 64, 64 * word + rng.randrange(128)),
-            ):
+            bit = MAP_WORD * rng.randrange(1, 32)
+            ctx.set(dut.clears.payload, {"first": bit, "last": bit})
+            for first, last in ((bit, bit), (bit - MAP_WORD, bit + rng.randrange(2 * MAP_WORD))):
                 new = set(range(first, last + 1)) - bits
                 bits |= new
                 expected.append(len(new))
@@ -113,7 +110,7 @@ def test_nothing_is_taken_before_the_map_is_clear():
     async def bench(ctx):
         ctx.set(dut.marks.valid, 1)
         ctx.set(dut.clears.valid, 1)
-        for _ in range(PARAMETERS.map_bits // 64):
+        for _ in range(PARAMETERS.map_bits // MAP_WORD + 3):
             assert ctx.get(dut.busy)
             assert not ctx.get(dut.marks.ready)
             assert not ctx.get(dut.clears.ready)

@@ -7,6 +7,7 @@ from amaranth.utils import exact_log2
 
 from uwarp.contract import Parameters
 
+from ..equal import equal
 from .receive_layouts import message_name_layout, name_parts
 
 __all__ = ["ClosedMessages"]
@@ -130,24 +131,21 @@ class ClosedMessages(wiring.Component):
         age = Signal(16)
         valid = Signal()
         same_low = Signal()
-        same_high = Signal()
-        young = Signal()
         m.d.sync += [
             stage.eq(Cat(self.lookup, stage[:2] & ~self.lookup.replicate(2))),
             word.as_value().eq(read.data),
             valid.eq(word.valid),
             age.eq(self.tick - word.tick),
-            same_low.eq(word.name_low == asked_low),
+            same_low.eq(equal(m, word.name_low, asked_low)),
         ]
+        same_high = equal(m, word.as_value()[: len(asked_high)], asked_high)
         with m.If(self.lookup):
             m.d.sync += [asked_row.eq(row_of(self.name)), self.answered.eq(0)]
         with m.Elif(stage[2]):
             m.d.sync += [
-                young.eq(valid & same_low & (age < self.timeout)),
-                same_high.eq(word.as_value()[: len(asked_high)] == asked_high),
+                self.hit.eq(valid & same_low & (age < self.timeout) & same_high),
                 self.answered.eq(1),
             ]
-        m.d.comb += self.hit.eq(young & same_high)
 
         # An insert may have been to the row that is looked at: then this is begun again.
         interval = Signal(range(SCRUB_INTERVAL))

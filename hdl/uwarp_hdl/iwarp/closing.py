@@ -1,6 +1,6 @@
 """What is said of a message when its tracker closes."""
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import C, Cat, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -70,8 +70,8 @@ class Closing(wiring.Component):
         edges = Signal(18)
         valid = Signal(32)
         m.d.sync += [
-            from_start.eq(Mux(progress.head, ~row.start[:16] & in_granule, 0)),
-            to_end.eq(Mux(progress.tail, row.end[:16] & in_granule, 0)),
+            from_start.eq(Mux(progress.head, ~row.start & in_granule, 0)),
+            to_end.eq(Mux(progress.tail, row.end & in_granule, 0)),
             edges.eq(from_start + to_end + progress.head),
             valid.eq(between + edges + progress.tail),
         ]
@@ -134,8 +134,8 @@ class Closing(wiring.Component):
         snapshot = self.snapshot
         m.d.comb += [
             snapshot.qpn.eq(row.name.qpn),
-            snapshot.map_base.eq(row.map_base),
-            snapshot.map_addr.eq(row.map_addr),
+            snapshot.map_base.eq(Cat(C(0, 6), row.map_base)),
+            snapshot.map_addr.eq(Cat(C(0, 3), row.map_addr)),
             snapshot.first.eq(row.first),
             snapshot.last.eq(row.last),
             snapshot.head.eq(progress.head),

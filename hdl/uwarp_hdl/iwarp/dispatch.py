@@ -23,6 +23,7 @@ from amaranth.lib.wiring import In, Out
 from uwarp.contract import TERMINATE_TICKS, Counter, CqeFlag, Parameters, Status
 from uwarp.wire import IMMEDIATE_OPCODES, RECORD_OPCODES, Opcode
 
+from ..equal import equal
 from ..interfaces import CreditSignature
 from ..layouts import CloseRequest, CreditOperation, ReadRequest
 from .closed import ClosedMessages
@@ -131,7 +132,7 @@ class Dispatch(wiring.Component):
     open_count : Out
         Open messages.
     busy : Out(1)
-        Clearing after a reset; nothing is taken.
+        Clearing after a reset; nothing may be offered.
     """
 
     def __init__(self, parameters: Parameters):
@@ -189,6 +190,9 @@ class Dispatch(wiring.Component):
         datagram = segment.datagram
         incoming = self.segments.payload
         is_record = Signal()
+        # The same once more, for what a row is given of a record: it drives many.
+        is_record_row = Signal(attrs={"keep": 1})
+        closes_at_once = Signal()  # what it conflicts with, without regard to a credit
         has_immediate, is_solicited = Signal(), Signal()
         is_send = Signal()
         names_place = Signal()  # what it says of its message's STag and base must be right
@@ -247,12 +251,19 @@ class Dispatch(wiring.Component):
         held_up = self.requests.valid & ~self.requests.ready
         request = self.credits.requests
         granted = self.credits.granted
-        refused = plan.awaits & granted.valid & ~granted.payload
+        # A cycle late: the answer, of a datagram that comes to ISSUE, is there in time.
+        has_credit, has_none = Signal(), Signal()
+        m.d.sync += [
+            has_credit.eq(granted.valid & granted.payload),
+            has_none.eq(granted.valid & ~granted.payload),
+        ]
+        refused = plan.awaits & has_none
         m.d.comb += request.payload.cq.eq(segment.cq)
         # Right from the second cycle after a segment is taken.
         complete = segment.starts & segment.ends
         fits = is_send & ~segment.receive.fault & ~segment.receive.short
         m.d.sync += [
+            closes_at_once.eq(is_record | segment.opening),
             unfit.eq(
                 is_send
                 & ~segment.receive.fault
@@ -341,11 +352,16 @@ class Dispatch(wiring.Component):
         # What of its message the segment covers: long before ISSUE, if that marks it.
         covered = Signal.like(self.covered)
         covers_inner, covers_head, covers_tail = Signal(), Signal(), Signal()
-        whole = covered.low <= covered.high
+        # A region's bits of the map begin with a word of 64.
+        inner_last = Signal(len(covered.high) - 1)
+        gap = Signal(len(covered.high) + 1)
+        whole = ~gap[-1]
         with m.If(taken[0]):
             m.d.sync += covered.eq(self.covered)
+        m.d.comb += gap.eq(covered.high - covered.low)
         m.d.sync += [
-            covers_inner.eq(covered.low < covered.high),
+            inner_last.eq(covered.high - 1),
+            covers_inner.eq(whole & gap.any()),
             covers_head.eq(segment.starts & (segment.ends | whole)),
             covers_tail.eq(segment.ends & (segment.starts | whole)),
         ]
@@ -356,7 +372,8 @@ class Dispatch(wiring.Component):
         ready_to_look, completes, expires = Signal(), Signal(), Signal()
         m.d.comb += [
             closed.lookup.eq(looking & self.segments.valid),
-            ready_to_look.eq(looking & ~(marking | closed.busy | held_up)),
+            # Nothing is offered while ``busy``.
+            ready_to_look.eq(looking & ~(marking | held_up)),
             completes.eq(ready_to_look & trackers.complete),
             expires.eq(ready_to_look & ~trackers.complete & trackers.expired & ~self.hold),
             self.segments.ready.eq(
@@ -377,6 +394,7 @@ class Dispatch(wiring.Component):
                 m.d.sync += [
                     segment.eq(incoming),
                     is_record.eq(incoming.datagram.opcode == Opcode.WRITE_RECORD),
+                    is_record_row.eq(incoming.datagram.opcode == Opcode.WRITE_RECORD),
                     has_immediate.eq(may_have_immediate & incoming.datagram.immediate_valid),
                     is_solicited.eq(
                         Mux(
@@ -404,6 +422,9 @@ class Dispatch(wiring.Component):
                 chosen.eq(Mux(trackers.complete, trackers.complete_index, trackers.expired_index)),
                 closing_status.eq(Mux(trackers.complete, Status.SUCCESS, Status.PARTIAL)),
             ]
+        place = trackers.place
+        same_place = equal(m, Cat(place.stag, place.base), Cat(datagram.stag, segment.base))
+        same_length = equal(m, place.mlen, datagram.mlen)
         with m.FSM() as fsm:
             with m.State("LOOKUP"):
                 with m.If(completes):
@@ -447,12 +468,7 @@ class Dispatch(wiring.Component):
                     m.next = "DECIDE"
 
             with m.State("VERIFY"):
-                place = trackers.place
-                m.d.sync += mismatch.eq(
-                    (names_place & (place.stag != datagram.stag))
-                    | (names_place & (place.base != segment.base))
-                    | (place.mlen != datagram.mlen)
-                )
+                m.d.sync += mismatch.eq((names_place & ~same_place) | ~same_length)
                 finish(mark=1)
 
             with m.State("DECIDE"):
@@ -477,9 +493,7 @@ class Dispatch(wiring.Component):
                 with m.Elif(~credit_asked & ~segment.opening):
                     finish(drop=Mux(closed.hit, Counter.DROP_LATE, Counter.DROP_NO_RECEIVE))
                 with m.Elif(
-                    conflicts
-                    & ~closed.hit
-                    & (is_record | segment.opening | (granted.valid & granted.payload))
+                    conflicts & ~closed.hit & (closes_at_once | (granted.valid & granted.payload))
                 ):
                     m.next = "CLOSE_READ"
                 with m.Elif(closed.hit | refuses | (opens_send & conflicts)):
@@ -544,7 +558,7 @@ class Dispatch(wiring.Component):
         # In time for DECIDE, which waits for ``closed``: four cycles after LOOKUP.
         m.d.sync += conflicts.eq(
             segment.mapped
-            & (is_record | segment.opening | (fits & ~complete))
+            & (closes_at_once | (fits & ~complete))
             & Mux(taken[2], trackers.overlap.any(), overlap.any())
         )
         # The row is read before it is known whether there is anything to look it up for.
@@ -559,16 +573,21 @@ class Dispatch(wiring.Component):
             trackers.first.eq(looking | fsm.ongoing("CLOSE_READ") | fsm.ongoing("CLOSED")),
         ]
 
-        # ISSUE: everything that the plan asks for, in one cycle.
+        # ISSUE: everything that the plan asks for, in one cycle. Only what is given out here takes
+        # of the room, so that it is still there in the next cycle.
         places_now = has_payload & ~plan.unplaced
+        room = Signal()
+        room_to_close = Signal()
+        m.d.sync += [
+            room.eq(self.places.ready & ~self.crowded & self.entries.ready),
+            room_to_close.eq(self.entries.ready & self.snapshots.ready),
+        ]
         m.d.comb += [
             issue.eq(
                 issuing
-                & (~plan.awaits | (granted.valid & granted.payload))
+                & room
+                & (~plan.awaits | has_credit)
                 & ~mismatch
-                & (~has_payload | self.places.ready)
-                & ~(places_now & self.crowded)
-                & (~plan.complete | self.entries.ready)
                 # The new message's bits may still be those of the last one in the same place.
                 & (~plan.open | self.snapshot_idle)
             ),
@@ -603,7 +622,7 @@ class Dispatch(wiring.Component):
             closing_unit.progress.eq(trackers.progress),
             closing_unit.status.eq(closing_status),
             closing_unit.take.eq(close),
-            close.eq(pushing & closing_unit.done & self.entries.ready & self.snapshots.ready),
+            close.eq(pushing & closing_unit.done & room_to_close),
             trackers.close.eq(close),
             trackers.close_index.eq(chosen),
             self.snapshots.valid.eq(close),
@@ -612,10 +631,10 @@ class Dispatch(wiring.Component):
             self.entries.valid.eq(close | (issue & plan.complete)),
             self.entries.payload.eq(closing_unit.entry),
             closed.inserted.eq(trackers.name_word),
-            trackers.advance.eq(closed.insert),
+            trackers.advance.eq(issue | close),
         ]
         self._compose(m, segment, plan, trackers.row, pushing)
-        self._track(m, segment, trackers, is_record)
+        self._track(m, segment, trackers, is_record_row)
         m.d.comb += [
             trackers.opened.immediate_valid.eq(has_immediate),
             trackers.opened.immediate.eq(Mux(has_immediate, datagram.immediate, 0)),
@@ -636,8 +655,12 @@ class Dispatch(wiring.Component):
                     trackers.mark_index.eq(tracker),
                     trackers.head.eq(covers_head),
                     trackers.tail.eq(covers_tail),
-                    self.marks.payload.first.eq(segment.map_base + covered.low),
-                    self.marks.payload.last.eq(segment.map_base + covered.high - 1),
+                    self.marks.payload.first.eq(
+                        Cat(covered.low[:6], segment.map_base[6:] + covered.low[6:])
+                    ),
+                    self.marks.payload.last.eq(
+                        Cat(inner_last[:6], segment.map_base[6:] + inner_last[6:])
+                    ),
                 ]
                 with m.If(issue & plan.mark & has_payload):
                     m.d.sync += marking.eq(1)
@@ -722,6 +745,8 @@ class Dispatch(wiring.Component):
             row.stag.eq(datagram.stag),
             row.base.eq(segment.base),
             trackers.opened_digest.eq(segment.digest),
+            trackers.opened_start.eq(segment.start),
+            trackers.opened_end.eq(segment.end),
             trackers.timeout.eq(segment.timeout),
         ]
         # Of a single, the message's base is its TO.
@@ -730,14 +755,14 @@ class Dispatch(wiring.Component):
                 row.stag.eq(Mux(is_record, datagram.stag, 0)),
                 row.base.eq(Mux(is_record, datagram.to, 0)),
             ]
-        # In time for an opening, which waits for the memory of closed messages.
-        one_granule = Signal()
-        m.d.sync += [
-            one_granule.eq(segment.first == segment.last),
-            trackers.missing.eq(Mux(one_granule, 0, segment.last + ~segment.first)),
-        ]
+        # In time for an opening, which waits for the memory of closed messages. There is a carry if
+        # the first granule and the last are two.
+        between = Signal(len(segment.last) + 1)
+        m.d.comb += between.eq(segment.last + ~segment.first)
+        m.d.sync += trackers.missing.eq(Mux(between[-1], between[:-1], 0))
         m.d.comb += [row[name].eq(datagram[name]) for name in ("opcode", "mlen")]
-        for name in ("cq", "granule_log2", "map_base", "map_addr"):
+        m.d.comb += [row.map_base.eq(segment.map_base[6:]), row.map_addr.eq(segment.map_addr[3:])]
+        for name in ("cq", "granule_log2"):
             m.d.comb += row[name].eq(segment[name])
         for name in ("start", "end", "first", "last"):
             m.d.comb += row[name].eq(segment[name])

@@ -85,6 +85,10 @@ class MessageClose(wiring.Component):
         m.d.comb += inside_next.eq(inside + (self.taken | self.opening_taken) - self.settled)
         m.d.sync += inside.eq(inside_next)
 
+        # A cycle late, so that a count to begin with needs no regard to what happens beside it.
+        leaves, written = Signal(), Signal()
+        m.d.sync += [leaves.eq(self.leaves), written.eq(self.written)]
+
         left = Signal(range(max(256, self._datagrams + 1)))
         pause = Signal(range(_QUEUE_PAUSE + 1))
         no_opening = Signal()  # nor one that was offered when QUEUED began
@@ -129,15 +133,15 @@ class MessageClose(wiring.Component):
                 count_down(self.settled, "SCAN", 0)
             with m.State("SCAN"):
                 with m.If(self.ended):
-                    m.d.sync += [active.eq(0), left.eq(self.held - self.leaves)]
+                    m.d.sync += [active.eq(0), left.eq(self.held)]
                     m.next = "HELD"
             with m.State("HELD"):
-                count_down(self.leaves, "TAKEN", _COMPLETION_CYCLES)
+                count_down(leaves, "TAKEN", _COMPLETION_CYCLES)
             with m.State("TAKEN"):
-                count_down(1, "WRITTEN", self.unwritten - self.written)
+                count_down(1, "WRITTEN", self.unwritten)
             with m.State("WRITTEN"):
                 # Those whose CQ has no ring are not written.
-                count_down(self.written, "DONE", 0)
+                count_down(written, "DONE", 0)
                 with m.If(self.unwritten == 0):
                     m.next = "DONE"
             with m.State("DONE"):

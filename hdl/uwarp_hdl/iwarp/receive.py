@@ -157,7 +157,9 @@ class DatagramReceiver(wiring.Component):
         m.submodules.check = check = SegmentCheck(parameters)
         m.submodules.receive_queue = receive_queue = ReceiveQueue(parameters)
         m.submodules.dispatch = dispatch = Dispatch(parameters)
-        m.submodules.places = places = Queue(PlaceCommand, 16)
+        # Room for as many as pass while a word or two is held up: what waits longer does so as a
+        # datagram.
+        m.submodules.places = places = Queue(PlaceCommand, 2)
         m.submodules.placer = placer = Placer(parameters)
         m.submodules.map = validity_map = ValidityMap(parameters)
         m.submodules.snapshot = snapshot = MapSnapshot(parameters)

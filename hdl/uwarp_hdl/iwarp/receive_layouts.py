@@ -197,7 +197,11 @@ def covered_layout(parameters: Parameters) -> data.StructLayout:
 
 
 def tracker_layout(parameters: Parameters) -> data.StructLayout:
-    """What a tracker keeps unchanged from opening to closing; ``immediate`` is 0 without."""
+    """What a tracker keeps unchanged from opening to closing; ``immediate`` is 0 without.
+
+    ``start`` and ``end``: only as many bits as place an octet in the largest granule. ``map_base``
+    and ``map_addr`` count words of 64 bits, of which each map is a number; ``cq`` is one that
+    exists."""
     granule = granule_width(parameters)
     return data.StructLayout(
         {
@@ -205,17 +209,17 @@ def tracker_layout(parameters: Parameters) -> data.StructLayout:
             "stag": 32,
             "base": 64,
             "mlen": 32,
-            "cq": 16,
+            "cq": exact_log2(parameters.n_qp),
             "opcode": 4,
             "wqe_index": 16,
             "immediate": 32,
             "immediate_valid": 1,
             "solicited": 1,
             "granule_log2": 5,
-            "map_base": granule,
-            "map_addr": 64,
-            "start": offset_width(parameters),
-            "end": offset_width(parameters),
+            "map_base": granule - 6,
+            "map_addr": 61,
+            "start": 16,
+            "end": 16,
             "first": granule,
             "last": granule,
         }

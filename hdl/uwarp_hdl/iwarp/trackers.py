@@ -14,6 +14,7 @@ from amaranth.utils import exact_log2
 
 from uwarp.contract import CloseTarget, Parameters
 
+from ..equal import equal
 from ..layouts import CloseRequest
 from .receive_layouts import (
     DIGEST_WIDTH,
@@ -47,10 +48,17 @@ def lowest_set(bits):
     return Cat(Mux(low, lowest_set(bits[:half]), lowest_set(bits[half:])), ~low)
 
 
-def _carries(a, not_b):
-    """Whether a >= b: the carry of a - b."""
-    width = len(a)
-    return (Cat(C(1, 1), a) + Cat(C(1, 1), not_b[:width]))[width + 1]
+def _below(a, b):
+    """Whether a < b: the borrow of a - b."""
+    return (a - b)[len(a)]
+
+
+def _word(is_second, first, second):
+    """The first or the second word of a row. What is longer has its last bits beside either, so
+    that these need no choice."""
+    shared = min(len(first), len(second))
+    longer = first if len(first) > shared else second
+    return Cat(Mux(is_second, second[:shared], first[:shared]), longer[shared:])
 
 
 def progress_layout(parameters: Parameters) -> data.StructLayout:
@@ -116,10 +124,12 @@ class Trackers(wiring.Component):
         Of the ``index`` of two cycles before, unless ``marking`` was high in the cycle between.
     free, free_index : Out
         The lowest free tracker; right from two cycles after an ``open`` or ``close``.
-    open, opened, opened_digest, dma_addr, missing, timeout : In
-        Opens ``free_index`` with the row ``opened``, silent for at most ``timeout`` ticks.
+    open, opened, opened_digest, opened_start, opened_end, dma_addr, missing, timeout : In
+        Opens ``free_index`` with the row ``opened``, silent for at most ``timeout`` ticks;
+        ``opened_start`` and ``opened_end`` as ``start`` and ``end`` are.
     touch, touch_index, tick : In
-        A segment of ``touch_index`` has been placed at ``tick``.
+        A segment of ``touch_index`` has been placed at ``tick``; that is ``free_index`` beside
+        ``open``.
     mark, mark_index, newly, head, tail : In
         ``newly`` more granules, and maybe the first and the last, are valid.
     marking : In(1)
@@ -174,6 +184,8 @@ class Trackers(wiring.Component):
                 "opened": In(tracker_layout(parameters)),
                 "dma_addr": In(64),
                 "opened_digest": In(DIGEST_WIDTH),
+                "opened_start": In(offset),
+                "opened_end": In(offset),
                 "missing": In(granule_width(parameters)),
                 "timeout": In(16),
                 "touch": In(1),
@@ -214,7 +226,7 @@ class Trackers(wiring.Component):
                 m.d.sync += digest.eq(self.opened_digest)
             with m.If(self.close & (self.close_index == i)):
                 m.d.sync += opened[i].eq(0)
-            m.d.comb += matches[i].eq(opened[i] & (digest == self.digest))
+            m.d.comb += matches[i].eq(opened[i] & equal(m, digest, self.digest))
         # ``open`` comes late in its cycle, so what it opens is written in the next two.
         writing = Signal(2)
         written_index = Signal(range(n))
@@ -261,9 +273,11 @@ class Trackers(wiring.Component):
         ]
         with m.If(self.close):
             m.d.sync += self.complete.eq(0)
+        newly = self.newly[: len(before.data.missing)] | C(0, len(before.data.missing))
+        nothing_missing = equal(m, self.progress.missing, newly)
         with m.If(self.mark):
             m.d.sync += [
-                self.complete.eq((self.progress.missing == self.newly) & after.head & after.tail),
+                self.complete.eq(nothing_missing & after.head & after.tail),
                 self.complete_index.eq(self.mark_index),
             ]
 
@@ -276,7 +290,18 @@ class Trackers(wiring.Component):
         shape = tracker_layout(self._parameters)
         name_width = shape["name"].width
         low, high = name_parts(self.opened.name.as_value())
-        first_fields = ("stag", "base", "mlen", "start", "end", "opcode", "solicited")
+        # The base last, whose choice between a message's and a segment's is one already.
+        first_fields = (
+            "stag",
+            "mlen",
+            "start",
+            "end",
+            "first",
+            "last",
+            "opcode",
+            "solicited",
+            "base",
+        )
         second_fields = [name for name, _ in shape if name != "name" and name not in first_fields]
         first_shape = data.StructLayout(
             {"name": len(low)} | {name: shape[name].shape for name in first_fields}
@@ -303,23 +328,27 @@ class Trackers(wiring.Component):
             row_read.en.eq(~(self.keep | writing[0])),
             row_write.addr.eq(Cat(is_second_written, Mux(self.keep | kept, n, written_index))),
             row_write.data.eq(
-                Mux(is_second_written, second_written.as_value(), first_written.as_value())
+                _word(is_second_written, first_written.as_value(), second_written.as_value())
             ),
             row_write.en.eq(self.keep | kept | writing.any()),
         ]
         # The word that was read last, and the first word before it.
         word = Signal(width)
-        first_word = Signal(width)
+        name_word = Signal.like(self.name_word)
+        first_rest = Signal(width - len(name_word))
+        first_word = Cat(name_word, first_rest)
         is_first = Signal(2)
         m.d.sync += [
             word.eq(row_read.data),
             is_first.eq(Cat(row_read.en & ~row_read.addr[0], is_first[0])),
         ]
         with m.If(is_first[1] | self.advance):
-            m.d.sync += first_word.eq(word)
+            m.d.sync += name_word.eq(word)
+        with m.If(is_first[1]):
+            m.d.sync += first_rest.eq(word[len(name_word) :])
         m.d.comb += [
             self.row.name.eq(Cat(first_word[: len(low)], word[: name_width - len(low)])),
-            self.name_word.eq(first_word),
+            self.name_word.eq(name_word),
         ]
         for fields, view in (
             (first_fields, data.View(first_shape, first_word[: first_shape.size])),
@@ -334,11 +363,13 @@ class Trackers(wiring.Component):
         n = self._parameters.n_tracker
         span_shape = span_layout(self._parameters)
         low, high = name_parts(self.opened.name.as_value())
-        near_fields = [name for name, _ in span_shape if name != "dma_addr"]
+        map_base = self.opened.map_base
         first_shape = data.StructLayout(
-            {"name": len(low)} | {name: span_shape[name].shape for name in near_fields}
+            {"name": len(low), "granule_log2": 5, "start": span_shape["start"].shape}
         )
-        second_shape = data.StructLayout({"name": len(high), "dma_addr": 64})
+        second_shape = data.StructLayout(
+            {"name": len(high), "dma_addr": 64, "map_base": len(map_base)}
+        )
         width = max(first_shape.size, second_shape.size)
         m.submodules.names = names = memory.Memory(
             shape=width, depth=2 * n, init=[], attrs=_BLOCK_RAM
@@ -347,9 +378,11 @@ class Trackers(wiring.Component):
         first_written, second_written = Signal(first_shape), Signal(second_shape)
         m.d.comb += [
             first_written.name.eq(low),
-            *(first_written[name].eq(self.opened[name]) for name in near_fields),
+            first_written.granule_log2.eq(self.opened.granule_log2),
+            first_written.start.eq(self.opened_start),
             second_written.name.eq(high),
             second_written.dma_addr.eq(self.dma_addr),
+            second_written.map_base.eq(map_base),
         ]
         strangers = Signal(n)
         candidates = Signal(n)
@@ -374,7 +407,7 @@ class Trackers(wiring.Component):
             read.addr.eq(Cat(is_second & ~(self.begin | writing[1]), lowest)),
             read.en.eq(~writing[0]),
             write.addr.eq(Cat(writing[1], written_index)),
-            write.data.eq(Mux(writing[1], second_written.as_value(), first_written.as_value())),
+            write.data.eq(_word(writing[1], first_written.as_value(), second_written.as_value())),
             write.en.eq(writing.any()),
         ]
         first = data.View(first_shape, word[: first_shape.size])
@@ -384,16 +417,18 @@ class Trackers(wiring.Component):
         m.d.comb += [
             self.span.start.eq(first.start),
             self.span.dma_addr.eq(second.dma_addr),
+            self.span.map_base.eq(Cat(C(0, 6), second.map_base)),
             self.own.eq(own_low & own_high),
         ]
+        same_low = equal(m, first.name, name_low)
+        same_high = equal(m, second.name, name_high)
         with m.If(read_first[1]):
             m.d.sync += [
-                own_low.eq(first.name == name_low),
+                own_low.eq(same_low),
                 self.span.granule_log2.eq(first.granule_log2),
-                self.span.map_base.eq(first.map_base),
             ]
         with m.If(read_second[1]):
-            m.d.sync += own_high.eq(second.name == name_high)
+            m.d.sync += own_high.eq(same_high)
 
         # ``own`` is right when the tracker has been the first for four cycles, with no ``begin``
         # that puts the words out of turn: then both have been read and compared. If another takes
@@ -450,7 +485,7 @@ class Trackers(wiring.Component):
             m.d.sync += many_for.eq(many_for - 1)
         extent_shape = data.StructLayout(
             {
-                "before_start": len(self.start),
+                "start": len(self.start),
                 "end": len(self.end),
                 "region": exact_log2(self._parameters.n_region),
             }
@@ -463,28 +498,27 @@ class Trackers(wiring.Component):
             in_bank = self.free_index[:bank_bits] == bank
             m.d.comb += [
                 extent_write.addr.eq(self.free_index[bank_bits:]),
-                # Inverted, since a carry chain subtracts its second operand by adding the inverse.
-                extent_write.data.before_start.eq(~self.opened.start),
-                extent_write.data.end.eq(self.opened.end),
+                extent_write.data.start.eq(self.opened_start),
+                extent_write.data.end.eq(self.opened_end),
                 extent_write.en.eq(writing & in_bank),
                 extent_write.data.region.eq(self.opened.stag[8:]),
                 extent_read.addr.eq(step),
             ]
-            overlaps = Signal(3, name=f"overlaps{bank}")
+            apart = Signal(3, name=f"apart{bank}")
             m.d.sync += extent.eq(extent_read.data)
-            m.d.comb += overlaps.eq(
+            m.d.comb += apart.eq(
                 Cat(
-                    extent.region == self.region,
-                    _carries(self.end, extent.before_start),
-                    _carries(extent.end, ~self.start),
+                    ~equal(m, extent.region, self.region),
+                    _below(self.end, extent.start),
+                    _below(extent.end, self.start),
                 )
             )
             for i in range(steps):
                 tracker = banks * i + bank
                 conditions = Signal(3, name=f"conditions{tracker}")
                 with m.If(step_compared == i):
-                    m.d.sync += conditions.eq(overlaps)
-                m.d.comb += self.overlap[tracker].eq(opened[tracker] & conditions.all())
+                    m.d.sync += conditions.eq(apart)
+                m.d.comb += self.overlap[tracker].eq(opened[tracker] & ~conditions.any())
 
     def _find_expired(self, m, opened, writing, written_index):
         n = self._parameters.n_tracker
@@ -505,11 +539,13 @@ class Trackers(wiring.Component):
         age = Signal(16)
         timeout = Signal(16)
         named = Signal()
+        is_open = Signal()
         of_qp = self.ending.target == CloseTarget.QP
+        owner = Mux(of_qp, owners_read.data.qpn, owners_read.data.region)
         m.d.comb += [
             touched_read.addr.eq(scan),
             owners_read.addr.eq(scan),
-            touched_write.addr.eq(Mux(self.open, self.free_index, self.touch_index)),
+            touched_write.addr.eq(self.touch_index),
             touched_write.data.eq(self.tick),
             touched_write.en.eq(self.open | self.touch),
             owners_write.addr.eq(written_index),
@@ -520,11 +556,12 @@ class Trackers(wiring.Component):
             self.expired_index.eq(scan),
         ]
         m.d.sync += [
+            is_open.eq(opened.bit_select(scan, 1)),
             age.eq(self.tick - touched_read.data),
             timeout.eq(owners_read.data.timeout),
             named.eq(
                 (of_qp | (self.ending.target == CloseTarget.REGION))
-                & (self.ending.row == Mux(of_qp, owners_read.data.qpn, owners_read.data.region))
+                & equal(m, self.ending.row, (owner | C(0, 16))[:16])
             ),
         ]
 
@@ -539,33 +576,32 @@ class Trackers(wiring.Component):
             m.d.sync += looks.eq(looks - 1)
 
         # What has been read of the tracker before an open, touch or close may be of the past then.
-        changes = Signal()
-        m.d.comb += changes.eq(
-            (self.open & (self.free_index == scan))
-            | (writing & (written_index == scan))
-            | (self.touch & (self.touch_index == scan))
+        # They come late in their cycle, so this is of the cycle before.
+        changed = Signal()
+        expired = Signal()
+        m.d.comb += self.expired.eq(expired & ~changed)
+        m.d.sync += changed.eq(
+            (writing & (written_index == scan))
+            | ((self.open | self.touch) & (self.touch_index == scan))
             | (self.close & (self.close_index == scan))
         )
         with m.FSM(name="scan"):
             with m.State("READ"):
-                with m.If(~changes):
+                with m.If(~changed):
                     m.next = "AGE"
             with m.State("AGE"):
                 m.next = "COMPARE"
-                with m.If(changes):
+                with m.If(changed):
                     m.next = "READ"
             with m.State("COMPARE"):
                 m.next = "READ"
-                with m.If(~changes):
-                    with m.If(
-                        opened.bit_select(scan, 1)
-                        & ((age >= timeout) | (named & self.ending.active))
-                    ):
-                        m.d.sync += self.expired.eq(1)
+                with m.If(~changed):
+                    with m.If(is_open & ((age >= timeout) | (named & self.ending.active))):
+                        m.d.sync += expired.eq(1)
                         m.next = "EXPIRED"
                     with m.Else():
                         m.d.sync += [scan.eq(scan + 1), looked.eq(1)]
             with m.State("EXPIRED"):
-                with m.If(changes):
-                    m.d.sync += self.expired.eq(0)
+                with m.If(changed):
+                    m.d.sync += expired.eq(0)
                     m.next = "READ"

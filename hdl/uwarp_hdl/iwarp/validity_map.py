@@ -1,22 +1,31 @@
-"""The on-chip validity map: one bit a granule, in words of 64 bits.
+"""The on-chip validity map: one bit a granule, in words of ``MAP_WORD`` bits.
 
     marks, clears -> address -> RAM -> new word -> write back
                                           '-> bits that changed -> count, words
 
 Ranges are worked on one at a time, a word a cycle. The next range starts when the last word of the
 one before has been written back, 4 cycles after its own start for a range of one word; so two
-ranges in one word never lose each other's bits.
+ranges in one word never lose each other's bits. After a reset all of the map is cleared like any
+other range. Words are narrow because their masks and sums are what a map takes in logic; even so a
+word of the smallest granules is as many octets as pass in 128 cycles.
 """
 
-from amaranth.hdl import Module, Mux, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
 
 from uwarp.contract import Parameters
 
+from ..equal import equal
 from .receive_layouts import granule_width
 
-__all__ = ["ValidityMap", "bit_range_layout"]
+__all__ = ["MAP_WORD", "ValidityMap", "bit_range_layout"]
+
+MAP_WORD = 16
+"""Bits of a word of the map."""
+
+_PLACE = exact_log2(MAP_WORD)
 
 
 def bit_range_layout(parameters: Parameters) -> data.StructLayout:
@@ -25,10 +34,18 @@ def bit_range_layout(parameters: Parameters) -> data.StructLayout:
     return data.StructLayout({"first": width, "last": width})
 
 
+def _ones(nibble):
+    """How many of four bits are set, each bit of the answer a function of the four."""
+    a, b, c, d = nibble
+    two = (a & b) | (c & d) | ((a | b) & (c | d))
+    return Cat(nibble.xor(), two & ~nibble.all(), nibble.all())
+
+
 class ValidityMap(wiring.Component):
     """Set ranges of bits and count those that were clear; clear ranges and tell which were set.
 
-    Marks go before clears. A mark of ``n`` words is answered ``n + 4`` cycles after it was taken.
+    Marks go before clears. A mark of ``n`` words is answered ``n + 4`` cycles after it was taken;
+    the last word of a clear comes ``n + 3`` cycles after.
 
     Members
     -------
@@ -39,7 +56,7 @@ class ValidityMap(wiring.Component):
     clears : In(stream of bit range)
     word_valid : Out(1)
         Strobe for each word of a clear, lowest first.
-    word : Out(64)
+    word : Out(MAP_WORD)
         The bits of the range that were set; the others read 0.
     word_last : Out(1)
         With ``word_valid``: the clear's last word.
@@ -48,7 +65,7 @@ class ValidityMap(wiring.Component):
     """
 
     def __init__(self, parameters: Parameters):
-        self._depth = parameters.map_bits // 64
+        self._depth = parameters.map_bits // MAP_WORD
         bits = bit_range_layout(parameters)
         super().__init__(
             {
@@ -57,35 +74,19 @@ class ValidityMap(wiring.Component):
                 "count": Out(9),
                 "clears": In(stream.Signature(bits)),
                 "word_valid": Out(1),
-                "word": Out(64),
+                "word": Out(MAP_WORD),
                 "word_last": Out(1),
-                "busy": Out(1),
+                "busy": Out(1, init=1),
             }
         )
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.ram = ram = memory.Memory(shape=64, depth=self._depth, init=[])
+        m.submodules.ram = ram = memory.Memory(shape=MAP_WORD, depth=self._depth, init=[])
         read = ram.read_port()
         write = ram.write_port()
 
-        sweeping = Signal(init=1)
-        sweep = Signal(range(self._depth))
-        m.d.comb += self.busy.eq(sweeping)
-        with m.If(sweeping):
-            m.d.sync += sweep.eq(sweep + 1)
-            with m.If(sweep == self._depth - 1):
-                m.d.sync += sweeping.eq(0)
-
-        stage = data.StructLayout(
-            {
-                "valid": 1,
-                "clear": 1,
-                "index": range(self._depth),
-                "first": 1,
-                "last": 1,
-            }
-        )
+        stage = data.StructLayout({"valid": 1, "clear": 1, "index": range(self._depth), "last": 1})
         # addressed: the RAM's output is the word; loaded: it is in ``old``; changed: the new word
         # is being written back.
         addressed = Signal(stage)
@@ -93,74 +94,92 @@ class ValidityMap(wiring.Component):
         changed = Signal(stage)
         summed = Signal(stage)
 
-        walking = Signal()
-        walk_clear = Signal()
+        # A mark's first word is addressed as it is taken, everything else by the walk: a clear from
+        # its first word on, in the cycle after.
+        mark, clear = self.marks.payload, self.clears.payload
+        walking = Signal(init=1)
+        walk_clear = Signal(init=1)
         walk_index = Signal(range(self._depth))
-        walk_last = Signal.like(self.marks.payload.last)
-        idle = ~(sweeping | walking | addressed.valid | loaded.valid | changed.valid)
-        m.d.comb += [self.marks.ready.eq(idle), self.clears.ready.eq(idle & ~self.marks.valid)]
-        taken = Mux(self.marks.valid, self.marks.payload.as_value(), self.clears.payload.as_value())
-        range_taken = data.View(self.marks.payload.shape(), taken)
-
-        start = Signal()
+        walk_low = Signal(_PLACE)
+        walk_last = Signal(len(mark.last), init=self._depth * MAP_WORD - 1)
+        idle = Signal()  # nothing is in any stage up to ``changed``
+        begin_mark, begin_clear = Signal(), Signal()
         index = Signal(range(self._depth))
-        last_bit = Signal.like(walk_last)
+        last_bit = Signal.like(walk_last, init=0)
         final = Signal()
         m.d.comb += [
-            start.eq(idle & (self.marks.valid | self.clears.valid)),
-            index.eq(Mux(walking, walk_index, range_taken.first[6:])),
-            last_bit.eq(Mux(walking, walk_last, range_taken.last)),
-            final.eq(index == last_bit[6:]),
+            self.marks.ready.eq(idle),
+            self.clears.ready.eq(idle & ~self.marks.valid),
+            begin_mark.eq(idle & self.marks.valid),
+            begin_clear.eq(self.clears.valid & self.clears.ready),
+            index.eq(Mux(walking, walk_index, mark.first[_PLACE:])),
+            last_bit.eq(Mux(walking, walk_last, mark.last)),
+            final.eq(equal(m, index, last_bit[_PLACE:])),
             read.addr.eq(index),
-            # Never the word that is being written: since synthesis can see that, it does not add
-            # logic behind the memory for its sake.
-            read.en.eq(~sweeping & ~(changed.valid & (~walking | (changed.index == walk_index)))),
+            # Never the word that is being written, which is three before the one that is read:
+            # since synthesis can see that, it does not add logic behind the memory for its sake.
+            read.en.eq(~(changed.valid & (~walking | (changed.index[:2] == walk_index[:2])))),
         ]
-        low_bit = Signal(6)
-        high_bit = Signal(6)
+        low_bit = Signal(_PLACE)
+        high_bit = Signal(_PLACE)
+        begun = Signal()
         m.d.sync += [
-            addressed.valid.eq(start | walking),
-            addressed.clear.eq(Mux(walking, walk_clear, ~self.marks.valid)),
+            idle.eq(~(begin_mark | begin_clear | walking | addressed.valid | loaded.valid)),
+            begun.eq(begin_mark),
+            addressed.valid.eq(begin_mark | walking),
+            addressed.clear.eq(walking & walk_clear),
             addressed.index.eq(index),
-            addressed.first.eq(~walking),
             addressed.last.eq(final),
-            low_bit.eq(Mux(walking, 0, range_taken.first[:6])),
-            high_bit.eq(Mux(final, last_bit[:6], 63)),
-            walking.eq((start | walking) & ~final),
-            walk_index.eq(index + 1),
+            low_bit.eq(Mux(walking, walk_low, mark.first[:_PLACE])),
+            high_bit.eq(Mux(final, last_bit[:_PLACE], MAP_WORD - 1)),
+            walking.eq(((begin_mark | walking) & ~final) | begin_clear),
+            walk_index.eq(Mux(begin_clear, clear.first[_PLACE:], index + 1)),
+            walk_low.eq(Mux(begin_clear, clear.first[:_PLACE], 0)),
         ]
-        with m.If(start):
-            m.d.sync += [walk_clear.eq(~self.marks.valid), walk_last.eq(range_taken.last)]
+        with m.If(idle):
+            m.d.sync += [
+                walk_clear.eq(~self.marks.valid),
+                walk_last.eq(Mux(self.marks.valid, mark.last, clear.last)),
+            ]
 
-        old = Signal(64)
-        mask = Signal(64)
+        old = Signal(MAP_WORD)
+        # From the first bit on, and up to the last one.
+        upper = Signal(MAP_WORD)
+        lower = Signal(MAP_WORD)
+        ones = (1 << MAP_WORD) - 1
         m.d.sync += [
             loaded.eq(addressed),
             old.eq(read.data),
-            mask.eq(((1 << 64) - 1 << low_bit) & ((1 << 64) - 1 >> ~high_bit)),
+            upper.eq(ones << low_bit),
+            lower.eq(ones >> ~high_bit),
         ]
 
-        new = Signal(64)
-        difference = Signal(64)
+        new = Signal(MAP_WORD)
+        difference = Signal(MAP_WORD)
+        mask = upper & lower
         m.d.sync += [
             changed.eq(loaded),
             new.eq(Mux(loaded.clear, old & ~mask, old | mask)),
             difference.eq(Mux(loaded.clear, old & mask, mask & ~old)),
         ]
         m.d.comb += [
-            write.addr.eq(Mux(sweeping, sweep, changed.index)),
-            write.data.eq(Mux(sweeping, 0, new)),
-            write.en.eq(sweeping | changed.valid),
-            self.word_valid.eq(changed.valid & changed.clear),
+            write.addr.eq(changed.index),
+            write.data.eq(new),
+            write.en.eq(changed.valid),
+            self.word_valid.eq(changed.valid & changed.clear & ~self.busy),
             self.word.eq(difference),
             self.word_last.eq(changed.last),
         ]
+        with m.If(changed.valid & changed.last):
+            m.d.sync += self.busy.eq(0)
 
-        quarters = [Signal(5, name=f"quarter{i}") for i in range(4)]
+        parts = [Signal(3, name=f"ones{i}") for i in range(MAP_WORD // 4)]
+        m.d.sync += [part.eq(_ones(difference[4 * i : 4 * i + 4])) for i, part in enumerate(parts)]
         m.d.sync += summed.eq(changed)
-        for i, quarter in enumerate(quarters):
-            m.d.sync += quarter.eq(sum(difference[16 * i : 16 * i + 16]))
         with m.If(summed.valid):
-            m.d.sync += self.count.eq(Mux(summed.first, 0, self.count) + sum(quarters))
+            m.d.sync += self.count.eq(self.count + sum(parts))
+        # The count before is told by now.
+        with m.If(begun):
+            m.d.sync += self.count.eq(0)
         m.d.sync += self.marked.eq(summed.valid & summed.last & ~summed.clear)
         return m
