@@ -711,6 +711,35 @@ def test_row_table(seed):
     simulate(dut, bench)
 
 
+@pytest.mark.parametrize("seed", seeds(1, 4))
+def test_row_table_of_one_port(seed):
+    """What is written for one port only, the other never sees."""
+    rng = random.Random(f"row table of one port {seed}")
+    dut = RowTable(QP_ROW, 4, 2)
+
+    async def write(ctx, index, row, ports):
+        ctx.set(dut.ports, ports)
+        ctx.set(dut.write.index, index)
+        ctx.set(dut.write.row, QP_ROW.from_bits(row))
+        for enable in (1, 0, 0):
+            ctx.set(dut.write.enable, enable)
+            asked = rng.randrange(4)
+            ctx.set(dut.reads[1].index, asked)
+            await ctx.tick()
+            if ports == 1:
+                assert ctx.get(dut.reads[1].row.pd) == asked, f"seed {seed}: row {asked}"
+
+    async def bench(ctx):
+        while ctx.get(dut.busy):
+            await ctx.tick()
+        for index in range(4):
+            await write(ctx, index, QP_ENTRY.to_int(pd=index), 3)
+        for _ in range(200):
+            await write(ctx, rng.randrange(4), QP_ENTRY.to_int(pd=9), 1)
+
+    simulate(dut, bench)
+
+
 def test_row_table_fields():
     with pytest.raises(ValueError, match="no field 'sq_adr'"):
         RowTable(QP_ROW, 8, 2, first=("sq_adr",))

@@ -7,11 +7,12 @@
                                  +-------+
 
 The end-around carry is never added: a sum of less than 2^32 is a multiple of 0xFFFF, and not 0,
-exactly if its two halves add up to 0xFFFF, that is, if one is the other's complement. The octets of
-the lanes may be in either order, so long as all are in the same one (RFC 1071, section 2 B).
+exactly if its low half and what is above add up to 0xFFFF, that is, if one is the other's
+complement. The octets of the lanes may be in either order, so long as all are in the same one (RFC
+1071, section 2 B).
 """
 
-from amaranth.hdl import Module, Signal, unsigned
+from amaranth.hdl import Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -21,11 +22,13 @@ __all__ = ["OnesComplementCheck"]
 class OnesComplementCheck(wiring.Component):
     """Whether what was added since the last start has the one's complement sum 0xFFFF.
 
-    Takes lanes every cycle; ``right`` follows two cycles after them. At most 16,000 cycles of
-    lanes from a start to the next.
+    Takes lanes every cycle; ``right`` follows two cycles after them.
 
     Parameters
     ----------
+    width : int
+        Bits of the sum, 17 to 32, which it must not exceed: 32 do for 16,000 cycles of lanes from a
+        start to the next.
     start : int
         Value that a sum starts with, in the lanes' octet order.
 
@@ -40,9 +43,12 @@ class OnesComplementCheck(wiring.Component):
     right : Out(1)
     """
 
-    def __init__(self, start=0):
+    def __init__(self, width=32, start=0):
+        if not 17 <= width <= 32:
+            raise ValueError(f"width is {width}; it takes 17 to 32")
         if not 0 <= start < 1 << 16:
             raise ValueError(f"start is {start}; it takes 16 bits")
+        self._width = width
         self._start = start
         super().__init__(
             {"lanes": In(17).array(4), "add": In(1), "restart": In(1), "right": Out(1)}
@@ -52,7 +58,7 @@ class OnesComplementCheck(wiring.Component):
         m = Module()
         lane_sum = Signal(19)
         add, restart = Signal(), Signal()
-        total = Signal(unsigned(32), init=self._start)
+        total = Signal(self._width, init=self._start)
         # Kept apart: of a sum of four, synthesis would make a tree of twice the size.
         pairs = [Signal(18, name=f"pair{number}", attrs={"keep": 1}) for number in range(2)]
         m.d.comb += [pair.eq(sum(self.lanes[2 * i : 2 * i + 2])) for i, pair in enumerate(pairs)]

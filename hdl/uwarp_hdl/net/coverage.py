@@ -24,6 +24,8 @@ from .word import FrameWord
 __all__ = ["PayloadWindow", "SumCoverage", "UdpRemainder"]
 
 SEGMENT_STEP, SEGMENT_LEAD = divmod(SEGMENT, 8)
+IP_SUM_WIDTH = 21
+"""Bits of the sum of an IPv4 header: of 30 numbers at most."""
 PSEUDO_HEADER_START = PROTOCOL_UDP << 8
 """The pseudo header's protocol, in the octet order of lanes taken from a word."""
 

@@ -139,7 +139,10 @@ class DatagramQueue(wiring.Component):
             m.d.sync += loaded.eq(word.final)
         with m.If(self.discard & ~self.waiting):
             m.d.sync += loaded.eq(0)
-        fields = self._capture(m, word, captures)
+        # The first word of the next Datagram may be captured then, but none of what is cleared.
+        restarts = Signal()
+        m.d.sync += restarts.eq(taken | self.discard & ~self.waiting)
+        fields = self._capture(m, word, captures, restarts)
         m.d.comb += [self.o.p[name].eq(fields[name]) for name in fields.shape().members]
         m.d.comb += self.o.p.payload_offset.eq(header_octets(fields.opcode, SEGMENT)[:3])
         return m
@@ -148,7 +151,10 @@ class DatagramQueue(wiring.Component):
         """From ``self.word`` to ``word``, through the memory: whether that is to be captured."""
         depth = 1 << (_WORDS * self._datagrams - 1).bit_length()
         shape = len(word.as_value())
-        m.submodules.words = words = memory.Memory(shape=shape, depth=depth, init=[])
+        # No word is read while it is written: synthesis need not add logic for that case.
+        m.submodules.words = words = memory.Memory(
+            shape=shape, depth=depth, init=[], attrs={"no_rw_check": 1}
+        )
         writer, reader = words.write_port(), words.read_port()
         chosen, chooses = self._choose(m)
         stored, stores = Signal(_HeaderWord), Signal()
@@ -160,14 +166,14 @@ class DatagramQueue(wiring.Component):
         )
         full, lost = Signal(), Signal()
         m.d.comb += [
-            full.eq((write ^ read) == depth),
             writer.addr.eq(write[:-1]),
             writer.data.eq(stored.as_value()),
             writer.en.eq(stores & ~full),
             self.ready.eq(details.i.ready & ~lost),
         ]
+        write_next = (write + 1)[: len(write)]
         with m.If(writer.en):
-            m.d.sync += write.eq(write + 1)
+            m.d.sync += write.eq(write_next)
         with m.If(stores & full):
             m.d.sync += lost.eq(1)
         with m.If(self.commit):
@@ -191,6 +197,12 @@ class DatagramQueue(wiring.Component):
         ]
         with m.If(reader.en):
             m.d.sync += read.eq(read + 1)
+        with m.If(reader.en):
+            m.d.sync += full.eq(0)
+        with m.Elif(self.discard):
+            m.d.sync += full.eq((committed ^ read) == depth)
+        with m.Elif(writer.en):
+            m.d.sync += full.eq((write_next ^ read) == depth)
         with m.If(~fetched | stage_free):
             m.d.sync += fetched.eq(reader.en)
         with m.If(stage_free):
@@ -244,7 +256,7 @@ class DatagramQueue(wiring.Component):
             m.d.comb += Cat(lanes[0], lanes[2], lanes[3]).eq(mac)
         return stored, stores
 
-    def _capture(self, m, word, captures):
+    def _capture(self, m, word, captures, restarts):
         """The fields of the header of which ``word`` is one."""
         members = data.Layout.cast(Datagram).members.items()
         shape = data.StructLayout({k: v for k, v in members if k not in _OTHERS})
@@ -261,11 +273,6 @@ class DatagramQueue(wiring.Component):
         def load(condition, **fields):
             with m.If(condition):
                 m.d.sync += [datagram[name].eq(value) for name, value in fields.items()]
-
-        def clear(condition, *names):
-            """Written last for a field, this is the registers' own reset; else it takes LUTs."""
-            with m.If(condition):
-                m.d.sync += [datagram[name].eq(0) for name in names]
 
         # IPv4 is in lanes 1 and 2, or in 3 and 0.
         late_ipv4 = ~word.ipv6 & ~word.early
@@ -309,16 +316,17 @@ class DatagramQueue(wiring.Component):
         has_more = datagram.opcode.matches(Opcode.READ_REQUEST, Opcode.TERMINATE)
         takes_immediate = datagram.immediate_valid | has_more
         first, second = number(0, 4), number(4, 8)
-        load(comes(_CONTROL) | comes(_SOURCE), stag=second)
-        load(comes(_CONTROL) | comes(_SOURCE) | comes(_RECORD) & tagged, mlen=first)
-        load(comes(_CONTROL), mlen=second)
+        load(comes(_CONTROL) & control[7] | comes(_SOURCE), stag=second)
+        load(comes(_SOURCE) | comes(_RECORD) & tagged, mlen=first)
+        load(comes(_CONTROL) & ~control[7], mlen=second)
         load(comes(_TO) & tagged | comes(_SOURCE_TO), to=number(0, 8))
         load(comes(_TO) & ~tagged, qn=first)
         load((comes(_TO) & ~tagged) | (comes(_MESSAGE) & tagged), msn=Mux(tagged, first, second))
         load(comes(_MESSAGE), mo=Mux(tagged, second, first))
         load(Mux(tagged, comes(_RECORD), comes(_MESSAGE)) & takes_immediate, immediate=second)
         load(comes(_RECORD) & ~tagged, sink_to=number(0, 8))
-        clear(comes(_CONTROL) & ~control[7], "stag")
-        clear(comes(_CONTROL) & control[7], "mlen")
-        clear(comes(_CONTROL), "to", "qn", "msn", "mo", "immediate", "sink_to")
+        # Written last for a field, this is the registers' own reset; else it takes LUTs.
+        with m.If(restarts):
+            for name in ("stag", "to", "qn", "msn", "mo", "mlen", "immediate", "sink_to"):
+                m.d.sync += datagram[name].eq(0)
         return datagram

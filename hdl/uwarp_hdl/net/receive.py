@@ -25,7 +25,14 @@ from ..layouts import Datagram, PacketBeat, PortConfig
 from ..stream.packet_fifo import PacketFifo
 from ..stream.queue import connect_streams
 from .checksum import OnesComplementCheck
-from .coverage import PSEUDO_HEADER_START, SEGMENT_LEAD, PayloadWindow, SumCoverage, UdpRemainder
+from .coverage import (
+    IP_SUM_WIDTH,
+    PSEUDO_HEADER_START,
+    SEGMENT_LEAD,
+    PayloadWindow,
+    SumCoverage,
+    UdpRemainder,
+)
 from .crc_check import CrcCheck
 from .datagram_queue import DatagramQueue
 from .group_lookup import GroupLookup
@@ -173,11 +180,12 @@ class FrameReceiver(wiring.Component):
             window.udp_length.eq(checked.fields.udp_length),
         ]
         inside, last, count = window.inside, window.last, window.count
-        promising = Signal()
+        puts, skips_word = Signal(), Signal()
         own, to_group = verdict.promising, verdict.promising_group
         for stage in range(3, 6):
             if stage == 5:
-                m.d.sync += promising.eq(own | to_group & group.match)
+                promising = own | to_group & group.match
+                m.d.sync += [puts.eq(inside & promising), skips_word.eq(inside & ~promising)]
             items = {"inside": inside, "last": last, "count": count, "own": own, "group": to_group}
             held = [Signal(len(item), name=f"{name}{stage}") for name, item in items.items()]
             m.d.sync += [a.eq(b) for a, b in zip(held, items.values(), strict=True)]
@@ -189,7 +197,7 @@ class FrameReceiver(wiring.Component):
         connect_streams(m, payloads.o, self.payload)
         connect_streams(m, queue.o, self.datagrams)
 
-        end, lost, earlier_lost, overflow = Signal(), Signal(), Signal(), Signal()
+        end, lost, earlier_lost, fits = Signal(), Signal(), Signal(), Signal()
         commit, discard = Signal(), Signal()
         # A register was written during the frame.
         skips, earlier_skipped = Signal(), Signal()
@@ -206,13 +214,12 @@ class FrameReceiver(wiring.Component):
             payloads.i.payload.data.eq(words[5].data),
             payloads.i.payload.count.eq(count),
             payloads.i.payload.last.eq(last),
-            payloads.i.valid.eq(inside & promising & ~earlier_lost),
-            end.eq(words[5].valid & words[5].last),
-            skips.eq(earlier_skipped | inside & ~promising),
-            lost.eq(earlier_lost | inside & promising & ~payloads.i.ready),
-            overflow.eq(lost | verdict.accept & (skips | ~queue.ready)),
-            commit.eq(end & verdict.accept & ~overflow),
-            discard.eq(end & ~commit),
+            payloads.i.valid.eq(puts & ~earlier_lost),
+            skips.eq(earlier_skipped | skips_word),
+            lost.eq(earlier_lost | puts & ~payloads.i.ready),
+            fits.eq(~lost & ~skips & queue.ready),
+            commit.eq(end & verdict.accept & fits),
+            discard.eq(end & ~(verdict.accept & fits)),
             payloads.commit.eq(commit),
             payloads.discard.eq(discard),
             queue.commit.eq(commit),
@@ -221,10 +228,11 @@ class FrameReceiver(wiring.Component):
         ]
         ended, had_no_room, was_accepted = Signal(), Signal(), Signal()
         m.d.sync += [
+            end.eq(words[4].valid & words[4].last),
             earlier_lost.eq(lost & ~end),
             earlier_skipped.eq(skips & ~end),
             ended.eq(end),
-            had_no_room.eq(overflow),
+            had_no_room.eq(lost | verdict.accept & ~fits),
             was_accepted.eq(verdict.accept),
             self.events.eq(0),
         ]
@@ -238,8 +246,8 @@ class FrameReceiver(wiring.Component):
 
     def _connect_sums(self, m, words, remainder, udp_length, verdict):
         m.submodules.coverage = coverage = SumCoverage()
-        m.submodules.ip_sum = ip_sum = OnesComplementCheck()
-        m.submodules.udp_sum = udp_sum = OnesComplementCheck(PSEUDO_HEADER_START)
+        m.submodules.ip_sum = ip_sum = OnesComplementCheck(IP_SUM_WIDTH)
+        m.submodules.udp_sum = udp_sum = OnesComplementCheck(start=PSEUDO_HEADER_START)
         m.submodules.crc = crc = CrcCheck(SEGMENT_LEAD)
         for unit, lanes in ((ip_sum, coverage.ip_lanes), (udp_sum, coverage.udp_lanes)):
             m.d.comb += [a.eq(b) for a, b in zip(unit.lanes, lanes, strict=True)]
