@@ -208,8 +208,10 @@ class FrameBench:
             sender.own,
             sender.group,
             builder.destination.index,
+            builder.checks.ready & ~builder.checks.valid,
         )
-        *values, destination_index = values
+        *values, destination_index, too_late = values
+        assert not too_late, "a frame ends before its checks are there"
         segment_taken, word_taken, word_waits, done_valid, done, valid, ready, *values = values
         beat, passed, written, own, group = values
         self.now += 1

@@ -215,6 +215,8 @@ class Responder(wiring.Component):
         step = Signal(range(DESTINATION_WORDS))
         arrives = Signal.like(step)
         arriving = Signal()
+        reads, fetches = Signal(), Signal()
+        told_word = Signal(64)
         stores = Signal()
         comes = self.requests.valid & self.requests.p.terminate
         full = (waits == _TOLD) & at[0]
@@ -230,19 +232,23 @@ class Responder(wiring.Component):
         ]
         m.d.sync += [
             waits.eq(waits + kept - tells),
-            arrives.eq(step),
-            arriving.eq(0),
+            Cat(told_word, arriving).eq(Cat(reader.data, fetches)),
+            fetches.eq(reads),
         ]
+        with m.If(arriving):
+            m.d.sync += arrives.eq(arrives + 1)
         with m.If(kept):
             m.d.sync += into.eq(into + 1)
         with m.If(tells):
             m.d.sync += self.terminates.valid.eq(0)
         # The next one is not read before this one is taken.
-        with m.If((step != 0) | ((waits != 0) & ~self.terminates.valid & ~arriving)):
-            m.d.sync += [step.eq(step + 1), arriving.eq(1)]
+        idle = (waits != 0) & ~self.terminates.valid & ~arriving & ~fetches
+        m.d.comb += reads.eq((step != 0) | idle)
+        with m.If(reads):
+            m.d.sync += step.eq(step + 1)
             with m.If(step == DESTINATION_WORDS - 1):
                 m.d.sync += out_of.eq(out_of + 1)
-        port = data.View(PortWord, reader.data)
+        port = data.View(PortWord, told_word)
         with m.If(arriving):
             with m.Switch(arrives):
                 with m.Case(PORT):
@@ -251,12 +257,12 @@ class Responder(wiring.Component):
                         came.code.eq(port.vlan),
                     ]
                 with m.Case(LOW):
-                    m.d.sync += came.source_ip[:64].eq(reader.data)
+                    m.d.sync += came.source_ip[:64].eq(told_word)
                 with m.Case(HIGH):
-                    m.d.sync += came.source_ip[64:].eq(reader.data)
+                    m.d.sync += came.source_ip[64:].eq(told_word)
                 with m.Case(LINK):
                     m.d.sync += [
-                        Cat(came.msn, came.qpn).eq(reader.data),
+                        Cat(came.msn, came.qpn).eq(told_word),
                         self.terminates.valid.eq(1),
                     ]
         return stores
