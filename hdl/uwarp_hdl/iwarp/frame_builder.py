@@ -215,6 +215,7 @@ class FrameBuilder(wiring.Component):
         # The segment is still there in the cycle after its end.
         m.d.sync += [
             ended.eq(end),
+            # Looked at with an end only.
             marks_slot.eq(bad & ~segment.last),
             under_way.eq(under_way + start - self.finished),
         ]
@@ -225,10 +226,25 @@ class FrameBuilder(wiring.Component):
                 group.eq(destination.link.dest_mac[MAC_GROUP_BIT]),
             ]
 
-        # In the state PAYLOAD, in a register for the reader's sake.
-        draws = Signal()
-        takes = self.payload.valid & self.payload.ready
-        m.d.comb += self.payload.ready.eq(draws & space)
+        # ``draws`` is the state PAYLOAD, in a register: what depends on payload is late.
+        draws, takes, ends_payload = Signal(), Signal(), Signal()
+        m.d.comb += [
+            self.payload.ready.eq(draws & space),
+            takes.eq(self.payload.valid & draws & space),
+            ends_payload.eq(self.payload.valid & draws & space & self.payload.p.last),
+        ]
+        with m.If(draws):
+            m.d.comb += [
+                payload_puts.eq(1),
+                header_puts.eq(shares),
+                word_valid.eq(takes),
+                bad.eq(marked | self.payload.p.error),
+                end.eq(ends_payload),
+            ]
+        with m.If(takes):
+            m.d.sync += shares.eq(0)
+        with m.If(ends_payload):
+            m.d.sync += draws.eq(0)
 
         with m.FSM(init="CLEAR"):
             with m.State("CLEAR"):
@@ -295,20 +311,8 @@ class FrameBuilder(wiring.Component):
                 m.next = "IDLE"
 
             with m.State("PAYLOAD"):
-                m.d.comb += [
-                    payload_puts.eq(1),
-                    header_puts.eq(shares),
-                    word_valid.eq(takes),
-                ]
-                with m.If(takes):
-                    m.d.sync += shares.eq(0)
-                    with m.If(self.payload.p.last):
-                        m.d.comb += [
-                            end.eq(1),
-                            bad.eq(marked | self.payload.p.error),
-                        ]
-                        m.d.sync += draws.eq(0)
-                        m.next = "IDLE"
+                with m.If(ends_payload):
+                    m.next = "IDLE"
 
             with m.State("MARK"):
                 m.d.comb += end.eq(1)

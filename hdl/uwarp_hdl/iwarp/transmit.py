@@ -151,7 +151,9 @@ class TransmitPath(wiring.Component):
         m.submodules.responder = responder = Responder(parameters)
         m.submodules.buckets = buckets = TokenBuckets(parameters)
         m.submodules.segmenter = segmenter = Segmenter(parameters)
-        m.submodules.segments = segments = Queue(segment_layout(parameters), SEGMENTS)
+        m.submodules.segments = segments = Queue(
+            segment_layout(parameters), SEGMENTS, registered=False
+        )
         m.submodules.destinations = destinations = Memory(
             shape=64, depth=DESTINATION_WORDS << slot_width(parameters), init=[]
         )
