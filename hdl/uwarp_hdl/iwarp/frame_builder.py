@@ -212,10 +212,9 @@ class FrameBuilder(wiring.Component):
             mark_write.data.eq(marks_slot),
             mark_write.en.eq(ended),
         ]
-        # The segment is still there in the cycle after its end.
+        # The segment is still there in the cycle after its end, and nothing yet asks for its mark.
         m.d.sync += [
             ended.eq(end),
-            # Looked at with an end only.
             marks_slot.eq(bad & ~segment.last),
             under_way.eq(under_way + start - self.finished),
         ]

@@ -256,8 +256,8 @@ class PayloadReader(wiring.Component):
             ]
         with m.If(out_free):
             m.d.sync += self.o.valid.eq(0)
-        # The next segment's first word begins with zeros. In this order it is the register's reset.
         ends_all = ending & piece.final
+        # The next segment's first word begins with zeros. In this order it is the register's reset.
         with m.If(step & ends_all):
             m.d.sync += kept.eq(0)
         with m.Elif(step):
