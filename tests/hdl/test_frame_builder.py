@@ -208,8 +208,10 @@ class FrameBench:
             sender.own,
             sender.group,
             builder.destination.index,
+            builder.checks.ready & ~builder.checks.valid,
         )
-        *values, destination_index = values
+        *values, destination_index, too_late = values
+        assert not too_late, "a frame ends before its checks are there"
         segment_taken, word_taken, word_waits, done_valid, done, valid, ready, *values = values
         beat, passed, written, own, group = values
         self.now += 1
@@ -404,6 +406,19 @@ def test_openings():
     bench.check(expected)
     assert bench.done_tracked == done
     assert Status.NO_TRACKER in {status for status, _, _ in done}
+
+
+@pytest.mark.parametrize("octets", [4, 8, 11, 12])
+def test_length_of_no_frame(octets):
+    """A segment without a frame has any length: the next frame, which waits with it for the end of
+    a long one, is whole."""
+    bench = FrameBench(515, 0.0)
+    expected = [bench.segment(WRITE_RECORD, bench.rng.randbytes(400), slot=1)]
+    bench.segment(WRITE, slot=2, frame=0, status=Status.LOC_PROT_ERR)
+    bench.segments[-1]["octets"] = octets
+    expected.append(bench.segment(WRITE_RECORD, b"123", slot=3))
+    bench.run(3)
+    bench.check(expected)
 
 
 def test_destination_of_frames():

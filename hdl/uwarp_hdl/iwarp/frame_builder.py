@@ -178,10 +178,10 @@ class FrameBuilder(wiring.Component):
         last_step = Signal(4)
         shares = Signal()  # the word after it holds the header's last octets
         head, head_next = Signal(len(self.tail)), Signal(len(self.tail))
-        room, space = Signal(), Signal()  # for the longest header; for a word and the next
+        clear = Signal()  # room for the longest header, and all else that a start needs
+        space = Signal()  # room for a word and the next
         cursor = Signal(len(self.write_address))
         under_way = Signal(range(FRAMES + 1))
-        full = Signal()  # one start at a time: the next one is 2 cycles after it
         marked = Signal()  # the segment's message; known by the time of its payload
         sweep = Signal(range(n_slots))
 
@@ -193,7 +193,7 @@ class FrameBuilder(wiring.Component):
         bad, marks_slot = Signal(), Signal()
         begun = Signal(2)  # ``start`` one and two cycles ago
         m.d.sync += begun.eq(Cat(start, begun[0]))
-        destination = self._fetch_destination(m, start)
+        destination, destination_ready = self._fetch_destination(m, start)
         idle = Signal()
         header = self._header(m, segment, destination, start, begun)
         # Before it is known that one begins: until then it begins again and again.
@@ -212,12 +212,11 @@ class FrameBuilder(wiring.Component):
             mark_write.data.eq(marks_slot),
             mark_write.en.eq(ended),
         ]
-        # The segment is still there in the cycle after its end.
+        # The segment is still there in the cycle after its end, and nothing yet asks for its mark.
         m.d.sync += [
             ended.eq(end),
             marks_slot.eq(bad & ~segment.last),
             under_way.eq(under_way + start - self.finished),
-            full.eq(under_way == FRAMES),
         ]
         with m.If(begun[0]):
             m.d.sync += [
@@ -225,6 +224,26 @@ class FrameBuilder(wiring.Component):
                 own.eq(destination.link.dest_mac == self.config.mac),
                 group.eq(destination.link.dest_mac[MAC_GROUP_BIT]),
             ]
+
+        # ``draws`` is the state PAYLOAD, in a register: what depends on payload is late.
+        draws, takes, ends_payload = Signal(), Signal(), Signal()
+        m.d.comb += [
+            self.payload.ready.eq(draws & space),
+            takes.eq(self.payload.valid & draws & space),
+            ends_payload.eq(self.payload.valid & draws & space & self.payload.p.last),
+        ]
+        with m.If(draws):
+            m.d.comb += [
+                payload_puts.eq(1),
+                header_puts.eq(shares),
+                word_valid.eq(takes),
+                bad.eq(marked | self.payload.p.error),
+                end.eq(ends_payload),
+            ]
+        with m.If(takes):
+            m.d.sync += shares.eq(0)
+        with m.If(ends_payload):
+            m.d.sync += draws.eq(0)
 
         with m.FSM(init="CLEAR"):
             with m.State("CLEAR"):
@@ -241,7 +260,7 @@ class FrameBuilder(wiring.Component):
             with m.State("IDLE"):
                 m.d.comb += [
                     idle.eq(1),
-                    self.segments.ready.eq(~full & room & destination.ready),
+                    self.segments.ready.eq(clear),
                 ]
                 m.d.sync += [segment.eq(self.segments.p), cursor.eq(head), refused.eq(0)]
                 self._measure_header(m, self.segments.p, last_step, shares)
@@ -274,6 +293,7 @@ class FrameBuilder(wiring.Component):
                     m.d.sync += destination.used.eq(1)
                 with m.If(header.step == last_step):
                     with m.If(segment.has_payload):
+                        m.d.sync += draws.eq(1)
                         m.next = "PAYLOAD"
                     with m.Elif(shares):
                         m.next = "REST"
@@ -290,21 +310,8 @@ class FrameBuilder(wiring.Component):
                 m.next = "IDLE"
 
             with m.State("PAYLOAD"):
-                takes = self.payload.valid & space
-                m.d.comb += [
-                    payload_puts.eq(1),
-                    header_puts.eq(shares),
-                    word_valid.eq(takes),
-                    self.payload.ready.eq(space),
-                ]
-                with m.If(takes):
-                    m.d.sync += shares.eq(0)
-                    with m.If(self.payload.p.last):
-                        m.d.comb += [
-                            end.eq(1),
-                            bad.eq(marked | self.payload.p.error),
-                        ]
-                        m.next = "IDLE"
+                with m.If(ends_payload):
+                    m.next = "IDLE"
 
             with m.State("MARK"):
                 m.d.comb += end.eq(1)
@@ -321,14 +328,21 @@ class FrameBuilder(wiring.Component):
             used = (place - self.tail)[: exact_log2(depth)]
             return ~used[exact_log2(words) :].all()
 
-        has_room, will_have_room = (is_free(place, _HEADER_ROOM) for place in (head, head_next))
+        # Where the next frame begins, if this one is good; what is asked for is the same when not.
+        next_head = Mux(idle, head, head_next)
         m.d.sync += [
             head_next.eq((Cat(1, head) + Cat(segment.octets[:3].any(), segment.octets[3:]))[1:]),
-            room.eq(has_room),
+            # The number under way is that of two cycles ago: the next start is later than that.
+            clear.eq(
+                is_free(next_head, _HEADER_ROOM)
+                & (under_way != FRAMES)
+                & destination_ready
+                & ~start
+            ),
             space.eq(is_free(cursor, 4)),
         ]
         with m.If(end & good):
-            m.d.sync += [head.eq(head_next), room.eq(will_have_room)]
+            m.d.sync += head.eq(head_next)
 
         done = done_queue.i
         m.d.comb += [
@@ -393,7 +407,8 @@ class FrameBuilder(wiring.Component):
 
     def _fetch_destination(self, m, start):
         """Where the next segment's frame goes, asked for once the header under way has what it
-        needs (``used``). ``ready`` for the start after 2 cycles, a word a cycle comes later."""
+        needs (``used``). ``ready`` for the start after 2 cycles, a word a cycle comes later.
+        Returns it, and whether it is ready in the next cycle but for a start."""
         place = Signal(
             data.StructLayout(
                 {"port": PortWord, "link": LinkWord, "ip": 128, "ready": 1, "used": 1}
@@ -441,7 +456,7 @@ class FrameBuilder(wiring.Component):
                 for number, register in enumerate(registers):
                     with m.Case(number):
                         m.d.sync += register.eq(word)
-        return place
+        return place, place.ready | (step == 1)
 
     def _header(self, m, segment, destination, start, begun):
         """The words of the header of ``segment``, of which the first comes with ``start``."""

@@ -121,16 +121,14 @@ class FrameSender(wiring.Component):
         m.d.comb += advance.eq(~self.tx.valid | self.tx.ready)
 
         # The frame whose words are being read. What follows from its length is known a cycle after
-        # it: its first word is not where the CRC begins, nor was it in the frame before.
+        # it; until then it is that of the frame before, whose CRC was not in the first word either.
         active = Signal()
         frame = Signal(FrameEnd)
         index = Signal(LENGTH_WIDTH - 3)
         crc_word = Signal(len(index), init=-1)
         place = Signal(3)  # of the CRC in that word
-        m.d.sync += [
-            crc_word.eq((frame.octets - CRC_OCTETS)[3:]),
-            place.eq(frame.octets - CRC_OCTETS),
-        ]
+        with m.If(frame.frame):
+            m.d.sync += Cat(place, crc_word).eq(frame.octets - CRC_OCTETS)
         begins_crc, had_crc = Signal(), Signal()  # this word, the one before
         spills = place > CRC_OCTETS
         next_stage = Signal(_Stage)

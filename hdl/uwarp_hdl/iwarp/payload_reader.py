@@ -52,14 +52,16 @@ class PayloadWord(data.Struct):
 def _alignment_layout(parameters):
     """How a piece's words of memory become words of the frame.
 
-    There are ``more`` than one. They go ``rotate`` octets up; ``prime`` if the first one fills up
-    no word, because its octets lie beyond the word's end. The piece ends before octet ``tail`` of a
-    word, or 0, which with ``spill`` is the one after that which the last word of memory completes.
+    There are ``more`` than one, or it is ``single``. They go ``rotate`` octets up; ``prime`` if the
+    first one fills up no word, because its octets lie beyond the word's end. The piece ends before
+    octet ``tail`` of a word, or 0, which with ``spill`` is the one after that which the last word
+    of memory completes.
     """
 
     return data.StructLayout(
         {
             "more": _COUNT_WIDTH,
+            "single": 1,
             "place": 3,
             "rotate": 3,
             "prime": 1,
@@ -103,7 +105,7 @@ class PayloadReader(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.alignments = alignments = Queue(self._alignment, JOBS)
+        m.submodules.alignments = alignments = Queue(self._alignment, JOBS, registered=False)
         words = stream.Signature(ReadBeat).create()
         self._store(m, words)
         self._ask(m, words, alignments)
@@ -158,6 +160,7 @@ class PayloadReader(wiring.Component):
             last_octet.eq(job.place + job.length[:3] - 1),
             rotate.eq(job.place - first),
             alignment.more.eq(more),
+            alignment.single.eq(more == 0),
             alignment.place.eq(job.place),
             alignment.rotate.eq(rotate),
             alignment.prime.eq(first > job.place),
@@ -253,8 +256,8 @@ class PayloadReader(wiring.Component):
             ]
         with m.If(out_free):
             m.d.sync += self.o.valid.eq(0)
-        # The next segment's first word begins with zeros. In this order it is the register's reset.
         ends_all = ending & piece.final
+        # The next segment's first word begins with zeros. In this order it is the register's reset.
         with m.If(step & ends_all):
             m.d.sync += kept.eq(0)
         with m.Elif(step):
@@ -286,15 +289,14 @@ class PayloadReader(wiring.Component):
                 ]
         # A final piece that spills ends with a word of what is kept.
         coming = alignments.o.p
-        one_word = coming.more == 0
-        ends_first = one_word & ~(coming.spill & coming.final)
+        ends_first = coming.single & ~(coming.spill & coming.final)
         closes_coming = coming.spill | coming.final | (coming.tail == 0)
         with m.If(alignments.o.ready):
             m.d.sync += [
                 active.eq(alignments.o.valid),
                 piece.eq(coming),
                 needs_word.eq(1),
-                last_word.eq(one_word),
+                last_word.eq(coming.single),
                 ending.eq(ends_first),
                 closes.eq(closes_coming),
                 completes.eq(~coming.prime & (~ends_first | closes_coming)),

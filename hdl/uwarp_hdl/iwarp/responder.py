@@ -15,6 +15,9 @@ cuts no more of them. The slots are looked at one a cycle; the closing is done w
 that were cut by then are through.
 """
 
+from functools import reduce
+from operator import or_
+
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
@@ -123,7 +126,7 @@ class Responder(wiring.Component):
         comes = self.requests.p.terminate
         taken = self.requests.valid & self.requests.ready & ~comes
         m.d.comb += [
-            self.busy.eq(sweep != n_read),
+            self.busy.eq(~sweep[-1]),
             self.read_room.eq(free.o.valid),
             self.released.ready.eq(~self.busy & free.i.ready),
             free.i.p.eq(Mux(self.busy, first + sweep, self.released.p)),
@@ -165,39 +168,40 @@ class Responder(wiring.Component):
             HIGH: request.source_ip[64:],
             LINK: Mux(comes, Cat(request.msn, request.qpn), link.as_value()),
         }
+        at = Signal(len(words), init=1)  # one of them is 1
         index = Signal(range(len(words)))
+        sent = Signal()
         row_taken = Signal()
         last = Signal()
         offered = self.requests.valid & free.o.valid & ~self.busy & ~comes
-        stores = self._tell(m, index, place.word)
+        stores = self._tell(m, at, index, place.word)
         row_done = row_taken | self.rows.ready
         m.d.comb += [
-            last.eq((index == len(words) - 1) & row_done),
+            index.eq(Cat(at[1] | at[3], at[2] | at[3])),
+            last.eq(at[-1] & row_done),
             place.address.index.eq(index),
-            self.destination.valid.eq(offered & ((index != len(words) - 1) | row_done)),
+            place.word.eq(reduce(or_, (at[n].replicate(64) & word for n, word in words.items()))),
+            self.destination.valid.eq(offered & (~at[-1] | row_done)),
             self.rows.valid.eq(offered & ~row_taken),
             self.requests.ready.eq(
                 Mux(
                     comes,
-                    self.lost | (stores & (index == len(words) - 1)),
+                    self.lost | (stores & at[-1]),
                     offered & last & self.destination.ready,
                 )
             ),
             waiting.i.valid.eq(taken),
             free.o.ready.eq(taken),
         ]
-        with m.Switch(index):
-            for number, word in words.items():
-                with m.Case(number):
-                    m.d.comb += place.word.eq(word)
-        with m.If((self.destination.valid & self.destination.ready) | stores):
-            m.d.sync += index.eq(index + 1)
+        m.d.comb += sent.eq((self.destination.valid & self.destination.ready) | stores)
+        with m.If(sent):
+            m.d.sync += at.eq(at.rotate_left(1))
         with m.If(offered):
             m.d.sync += row_taken.eq(row_done & ~taken)
         self._drop(m, taken, request, free.o.p - first)
         return m
 
-    def _tell(self, m, index, word):
+    def _tell(self, m, at, index, word):
         """Keep the Terminates that come, a word a cycle, and give them as a whole. Returns whether
         ``word`` of ``index`` is kept."""
         m.submodules.told_words = told_words = Memory(
@@ -211,10 +215,12 @@ class Responder(wiring.Component):
         step = Signal(range(DESTINATION_WORDS))
         arrives = Signal.like(step)
         arriving = Signal()
+        reads, fetches = Signal(), Signal()
+        told_word = Signal(64)
         stores = Signal()
         comes = self.requests.valid & self.requests.p.terminate
-        full = (waits == _TOLD) & (index == 0)
-        kept = stores & (index == DESTINATION_WORDS - 1)
+        full = (waits == _TOLD) & at[0]
+        kept = stores & at[-1]
         tells = self.terminates.valid & self.terminates.ready
         m.d.comb += [
             self.lost.eq(comes & full),
@@ -224,17 +230,25 @@ class Responder(wiring.Component):
             writer.en.eq(stores),
             reader.addr.eq(Cat(step, out_of)),
         ]
-        m.d.sync += [waits.eq(waits + kept - tells), arrives.eq(step), arriving.eq(0)]
+        m.d.sync += [
+            waits.eq(waits + kept - tells),
+            Cat(told_word, arriving).eq(Cat(reader.data, fetches)),
+            fetches.eq(reads),
+        ]
+        with m.If(arriving):
+            m.d.sync += arrives.eq(arrives + 1)
         with m.If(kept):
             m.d.sync += into.eq(into + 1)
         with m.If(tells):
             m.d.sync += self.terminates.valid.eq(0)
         # The next one is not read before this one is taken.
-        with m.If((step != 0) | ((waits != 0) & ~self.terminates.valid & ~arriving)):
-            m.d.sync += [step.eq(step + 1), arriving.eq(1)]
+        idle = (waits != 0) & ~self.terminates.valid & ~arriving & ~fetches
+        m.d.comb += reads.eq((step != 0) | idle)
+        with m.If(reads):
+            m.d.sync += step.eq(step + 1)
             with m.If(step == DESTINATION_WORDS - 1):
                 m.d.sync += out_of.eq(out_of + 1)
-        port = data.View(PortWord, reader.data)
+        port = data.View(PortWord, told_word)
         with m.If(arriving):
             with m.Switch(arrives):
                 with m.Case(PORT):
@@ -243,12 +257,12 @@ class Responder(wiring.Component):
                         came.code.eq(port.vlan),
                     ]
                 with m.Case(LOW):
-                    m.d.sync += came.source_ip[:64].eq(reader.data)
+                    m.d.sync += came.source_ip[:64].eq(told_word)
                 with m.Case(HIGH):
-                    m.d.sync += came.source_ip[64:].eq(reader.data)
+                    m.d.sync += came.source_ip[64:].eq(told_word)
                 with m.Case(LINK):
                     m.d.sync += [
-                        Cat(came.msn, came.qpn).eq(reader.data),
+                        Cat(came.msn, came.qpn).eq(told_word),
                         self.terminates.valid.eq(1),
                     ]
         return stores
