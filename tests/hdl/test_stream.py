@@ -46,13 +46,14 @@ class HoldCheck:
     ("depth", "options"),
     [(depth, {}) for depth in (2, 3, 4, 5, 16, 33, 64, 65, 80)]
     + [(depth, {"direct": False}) for depth in (2, 3, 4, 16, 33)]
+    + [(depth, {"block": True}) for depth in (3, 4, 16, 33)]
     + [(depth, {"registered": False}) for depth in (2, 3, 16)],
 )
 @pytest.mark.parametrize("seed", [SEED, SEED + 1])
 def test_queue(depth, options, seed):
     dut = Queue(16, depth, **options)
     direct = options.get("direct", True)
-    in_block_ram = 16 * depth > 1024 or not direct
+    in_block_ram = 16 * depth > 1024 or not direct or options.get("block", False)
 
     async def bench(ctx):
         rng = random.Random(seed)

@@ -443,6 +443,7 @@ class Segmenter(wiring.Component):
             m.d.sync += opening.eq(opening - 1)
 
         # The segment, from registers.
+        segment_done = segment_taken | self.segments.ready
         segment = self.segments.p
         job = self.reads.p
         frame = Signal()
@@ -467,20 +468,22 @@ class Segmenter(wiring.Component):
             segment.discard.eq(stale),
             segment.opens.eq(is_read),
             segment.status.eq(Mux(failed, Status.GENERAL_ERR, message.status)),
-            segment.has_payload.eq(length != 0),
-            segment.octets.eq(length + headers),
+            segment.has_payload.eq(needed != 0),
+            segment.octets.eq(needed + headers),
             segment.udp_port.eq(udp_port),
             closing_msn.eq(Mux(message.silent, message.immediate, Mux(numbered, msn, 0))),
-            enough.eq(left >= needed),
+            enough.eq(left[LENGTH_WIDTH:].any() | (left[:LENGTH_WIDTH] >= needed)),
             job.address.eq(address),
             job.length.eq(Mux(enough, needed, left)),
             job.place.eq(octet),
             job.final.eq(enough),
-            self.reads.valid.eq(emits & frame & (needed != 0)),
+            # Not before the segment is taken, which has what is needed to begin with.
+            self.reads.valid.eq(emits & frame & (needed != 0) & segment_done),
             job.qpn.eq(owner.qpn),
         ]
-        segment_done = segment_taken | self.segments.ready
         m.d.comb += self.segments.valid.eq(offers & ~segment_taken)
+        with m.If(self.segments.valid):
+            m.d.sync += [length.eq(needed), self.charge.octets.eq(segment.octets)]
         with m.If(offers):
             m.d.sync += segment_taken.eq(segment_done)
         asked = self.read_openings.p
@@ -566,7 +569,7 @@ class Segmenter(wiring.Component):
 
         shift = message.ipv6 ^ message.vlan_valid  # by 4 octets, modulo a word
         charged = self.charge
-        m.d.comb += [charged.qpn.eq(owner.qpn), charged.octets.eq(segment.octets)]
+        m.d.comb += charged.qpn.eq(owner.qpn)
 
         # Lists that stand aside come back when nothing else is done to turns: each wake is for both
         # lists of the QP.
@@ -725,9 +728,8 @@ class Segmenter(wiring.Component):
             with m.State("EMIT"):
                 opens = frame & is_read & ~opening_taken
                 opening_done = ~opens | (self.read_openings.ready & peer_known)
-                asks = frame & (needed != 0)
-                read_taken = asks & self.reads.ready
-                read_done = ~asks | self.reads.ready
+                read_done = ~frame | (needed == 0) | self.reads.ready
+                read_taken = self.reads.valid & self.reads.ready
                 m.d.comb += [
                     piece_read.addr.eq(Cat(next_piece, row.head)),
                     peer_asks.eq(is_read),
@@ -814,7 +816,6 @@ class Segmenter(wiring.Component):
             m.d.sync += [
                 ends.eq(~frame | single),
                 has_more.eq((frame & ~single) | (row.count != 1)),
-                length.eq(size),
                 needed.eq(size),
                 drained.eq(0),
                 segment_taken.eq(0),
@@ -832,7 +833,7 @@ class Segmenter(wiring.Component):
         with m.If(self.reads.valid & self.reads.ready & enough):
             m.d.sync += needed.eq(0)
         with m.If(sizes & is_bare):
-            m.d.sync += [length.eq(0), needed.eq(0)]
+            m.d.sync += needed.eq(0)
         m.d.comb += next_piece.eq(row.piece + 1)
 
         # The other words of a list follow its row, a cycle each; so they do when they are written,
