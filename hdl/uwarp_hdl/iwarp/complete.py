@@ -194,7 +194,7 @@ class CompletionUnit(wiring.Component):
         n_cq = self._parameters.n_cq
         width = (n_cq - 1).bit_length()
         m.submodules.writer = writer = CqeWriter(clients)
-        m.submodules.notices = notices = NoticeQueue()
+        m.submodules.notices = notices = NoticeQueue(n_cq)
         m.submodules.timers = timers = ModerationTimers(n_cq)
         tick = self.time[exact_log2(TICK_CYCLES) :][:16]
 
@@ -312,7 +312,8 @@ class CompletionUnit(wiring.Component):
         outlook = Signal(_Outlook)
         state_next = Signal(_State)
         in_range = Signal()
-        # The state of the operation before, which may be of the same CQ.
+        # The state of the operation before, which may be of the same CQ: then it is taken instead
+        # of what is read, but for the outlook, which is not yet known.
         written = Signal(_State)
         carries, carries_next = Signal(_Carries), Signal(_Carries)
         written_outlook = Signal(_Outlook)
@@ -321,9 +322,11 @@ class CompletionUnit(wiring.Component):
         written_valid = Signal()
         written_moderation = Signal(_Moderation)
         is_same = Signal()
+        was_same = Signal()
         m.d.comb += [
-            state.eq(Mux(is_same, written, fetched.state)),
-            outlook.eq(Mux(is_same, written_outlook, fetched.outlook)),
+            is_same.eq(written_valid & (written_cq == chosen_cq)),
+            state.eq(fetched.state),
+            outlook.eq(Mux(was_same, written_outlook, fetched.outlook)),
             get.addr.eq(choice_cq),
             get.en.eq(~is_odd & ~self.busy),
             put.addr.eq(Mux(self.busy, sweep, written_cq)),
@@ -336,9 +339,10 @@ class CompletionUnit(wiring.Component):
         ]
         with m.If(is_odd):
             m.d.sync += [
-                fetched.eq(get.data),
+                fetched.outlook.eq(get.data.outlook),
+                fetched.state.eq(Mux(is_same, written, get.data.state)),
                 written_outlook.eq(outlook_next),
-                is_same.eq(written_valid & (written_cq == chosen_cq)),
+                was_same.eq(is_same),
                 in_range.eq(chosen_in_range),
             ]
         with m.If(execute):

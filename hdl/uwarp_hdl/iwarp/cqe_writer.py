@@ -32,8 +32,9 @@ _TIME_LOW_AT = CQE_LAYOUT["time_low"].offset % 64
 _TIME_HIGH_WORD = CQE_LAYOUT["time_high"].offset // 64
 
 
-def word_after(m, cqe, select, enable=1):
-    """Word ``n`` of ``cqe`` after a cycle with bit ``n`` of ``select``, and with ``enable``.
+def word_after(m, item, select, enable=1):
+    """Word ``n`` of ``item``, 8 octets, after a cycle with bit ``n`` of ``select``; it stays where
+    ``enable`` is 0.
 
     An OR of registers with a reset, of which at most one is not 0: less than half of what a
     multiplexer takes.
@@ -42,7 +43,7 @@ def word_after(m, cqe, select, enable=1):
     for number, selected in enumerate(select):
         part = Signal(64, name=f"word_{number}")
         with m.If(enable):
-            m.d.sync += part.eq(Mux(selected, cqe.as_value().word_select(number, 64), 0))
+            m.d.sync += part.eq(Mux(selected, item.as_value().word_select(number, 64), 0))
         parts.append(part)
     return reduce(or_, parts)
 
