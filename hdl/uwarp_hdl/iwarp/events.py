@@ -108,6 +108,13 @@ class EventUnit(wiring.Component):
         types = [*(port.p.type for port in self.requests), C(EventType.TERMINATE, 8)]
         # Bit ``n``: word ``n`` is the next to be offered; the last: all have been.
         select = Signal(_EVENT_BEATS + 1)
+        # Those of an address are a Terminate's.
+        address = _EVENT_LAYOUT["source_ip"]
+        address_words = range(address.offset // 64, (address.offset + address.width) // 64)
+        selected = [
+            bit & is_terminate if number in address_words else bit
+            for number, bit in enumerate(select[:-1])
+        ]
         moves = Signal()
         m.d.comb += [
             turn.requests.eq(Cat(*(port.valid for port in self.requests), self.terminates.valid)),
@@ -120,13 +127,11 @@ class EventUnit(wiring.Component):
             burst.p.beats.eq(_EVENT_BEATS - 1),
             beat.p.strobe.eq(0xFF),
             beat.p.last.eq(select[-1]),
-            beat.p.data.eq(word_after(m, event, select[:-1], moves)),
+            beat.p.data.eq(word_after(m, event, selected, moves)),
         ]
+        m.d.comb += event.source_ip.eq(terminate.source_ip)
         with m.If(is_terminate):
-            m.d.comb += [
-                event[name].eq(terminate[name])
-                for name in ("msn", "source_ip", "source_port", "code")
-            ]
+            m.d.comb += [event[name].eq(terminate[name]) for name in ("msn", "source_port", "code")]
         with m.If(burst.ready):
             m.d.sync += burst.valid.eq(0)
 
