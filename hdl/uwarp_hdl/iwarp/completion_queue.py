@@ -6,7 +6,7 @@ entries --+--> words in block RAM ---------------------------------------> compl
                                  ^ runs, words, edges of the snapshot       (map answered?)
 """
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
@@ -399,23 +399,29 @@ class CompletionQueue(wiring.Component):
         with m.Elif(fetch_moves & may_fetch & is_first):
             m.d.sync += begun.eq(1)
         m.d.sync += self.leaves.eq(offered.valid & offered.ready & offered_first)
-        word = {
-            name: offered.payload[field.offset % 64 :][: field.width] for name, field in CQE_LAYOUT
-        }
+        # Straight from the memory into a register; the edges, 0 but beside their word, after it.
+        word = Signal(64)
+        word_edges = Signal(EdgeBytes)
+        m.d.comb += offered.payload.eq(
+            word
+            | Cat(Const(0, CQE_LAYOUT["head_map"].offset % 64), word_edges.head, word_edges.tail)
+        )
+        part = {name: word[field.offset % 64 :][: field.width] for name, field in CQE_LAYOUT}
         is_word = {name: fetched_number == field.offset // 64 for name, field in CQE_LAYOUT}
         with m.If(moves):
             m.d.sync += [
                 offered.valid.eq(fetched),
-                offered.payload.eq(get.data),
                 offered_first.eq(fetched_number == 0),
+                word.eq(get.data),
+                word_edges.eq(edges),
             ]
-            with m.If(is_word["head_map"]):
-                m.d.sync += [word["head_map"].eq(edges.head), word["tail_map"].eq(edges.tail)]
         with m.If(moves & failed & is_word["status"]):
             m.d.sync += [
-                word["status"].eq(Status.GENERAL_ERR),
-                word["flags"][exact_log2(CqeFlag.MAPPED)].eq(0),
+                part["status"].eq(Status.GENERAL_ERR),
+                part["flags"][exact_log2(CqeFlag.MAPPED)].eq(0),
             ]
         with m.If(moves & failed & is_word["valid"]):
-            m.d.sync += word["valid"].eq(0)
+            m.d.sync += part["valid"].eq(0)
+        with m.If(moves & ~is_word["head_map"]):
+            m.d.sync += word_edges.eq(0)
         return m
