@@ -358,6 +358,9 @@ class EventCounters(wiring.Component):
     def _count_alone(self, m, swap):
         """Counts, as of the last swap, of those counters that come beside others."""
         latched = {}
+        # From a register, since all the counters take it; so strobes come a cycle later, too.
+        swapped = Signal()
+        m.d.sync += swapped.eq(swap)
         for counter in Counter:
             chosen = [
                 vector[counter]
@@ -371,9 +374,14 @@ class EventCounters(wiring.Component):
             count = Signal(range(_SWAP_CYCLES * len(chosen)), name=f"count_{name}")
             total = Signal.like(count, name=f"total_{name}")
             held = Signal.like(count, name=f"held_{name}")
-            m.d.comb += total.eq(count + strobes)
-            m.d.sync += [strobes.eq(sum(chosen, Const(0, 1))), count.eq(total)]
-            with m.If(swap):
+            strobed = Signal.like(strobes, name=f"strobed_{name}")
+            m.d.comb += total.eq(count + strobed)
+            m.d.sync += [
+                strobes.eq(sum(chosen, Const(0, 1))),
+                strobed.eq(strobes),
+                count.eq(total),
+            ]
+            with m.If(swapped):
                 m.d.sync += [count.eq(0), held.eq(total)]
             latched[counter] = held
         return latched

@@ -2,35 +2,31 @@
 
 ::
 
-    access --> page and register decoded --+--> queue --> send       (RingDoorbell)
-    post_* (table commands) ---------------+--> queue --> receive    (RingDoorbell)
-                                           +--> queue --> completion (CqDoorbell)
+    access --> page and register decoded --+--> register --> send       (RingDoorbell)
+    post_* (table commands) ---------------+--> register --> receive    (RingDoorbell)
+                                           +--> register --> completion (CqDoorbell)
 
-Addresses are decoded in the cycle before their access. A doorbell is queued in the cycle in which
-its access begins, and offered to its unit in the next. An access waits only while its queue is
-full.
+Addresses are decoded in the cycle before their access. A doorbell is taken in the cycle in which
+its access begins, and offered to its unit in the next. An access waits only while the doorbell
+before it, to the same unit, does.
 """
 
-from amaranth.hdl import Cat, Module, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import DOORBELL_BASE, DOORBELL_PAGE, Doorbell, Parameters
 
 from ..layouts import CQ_ROW, CqDoorbell, RingDoorbell
-from ..stream.queue import Queue
 from .bus import AccessSignature
 
-__all__ = ["DEPTH", "CqPost", "DoorbellPages"]
-
-#: Doorbells that wait for a unit.
-DEPTH = 16
+__all__ = ["CqPost", "DoorbellPages"]
 
 _PAGE_LOG2 = DOORBELL_PAGE.bit_length() - 1
 
 
 class CqPost(data.Struct):
-    """A ``CqDoorbell`` without its row: that is not queued, since its writer waits for it."""
+    """A ``CqDoorbell`` without its row, whose writer waits and holds it."""
 
     cq: 16
     index: 32
@@ -41,7 +37,7 @@ class CqPost(data.Struct):
 
 
 class DoorbellPages(wiring.Component):
-    """Doorbells, in small queues.
+    """Doorbells, one for each unit.
 
     Parameters
     ----------
@@ -97,12 +93,6 @@ class DoorbellPages(wiring.Component):
                 "moderate": 1,
             }
         )
-        send, receive = (Queue(ring_doorbell, DEPTH, registered=False) for _ in range(2))
-        completion = Queue(cq_doorbell, DEPTH, registered=False)
-        m.submodules.send_queue = send
-        m.submodules.receive_queue = receive
-        m.submodules.completion_queue = completion
-
         page = Signal(range(self._parameters.n_qp))
         page_ahead = access.ahead[_PAGE_LOG2:] - (DOORBELL_BASE >> _PAGE_LOG2)
         in_range = (page_ahead >= 0) & (page_ahead < self._parameters.n_qp)
@@ -115,58 +105,67 @@ class DoorbellPages(wiring.Component):
         arm, solicited = rings[Doorbell.CQ_ARM], rings[Doorbell.CQ_ARM_SOLICITED]
         waits = Signal()
         m.d.sync += access.done.eq(access.request & ~access.done & ~waits)
-        for queue, post, number, doorbells in (
-            (send, self.post_send, self.post_send.p.qpn, (Doorbell.SQ_PRODUCER,)),
-            (receive, self.post_receive, self.post_receive.p.qpn, (Doorbell.RQ_PRODUCER,)),
+        held = {}
+        for name, layout, post, number, doorbells in (
+            ("send", ring_doorbell, self.post_send, self.post_send.p.qpn, (Doorbell.SQ_PRODUCER,)),
             (
-                completion,
+                "receive",
+                ring_doorbell,
+                self.post_receive,
+                self.post_receive.p.qpn,
+                (Doorbell.RQ_PRODUCER,),
+            ),
+            (
+                "completion",
+                cq_doorbell,
                 self.post_completion,
                 self.post_completion.p.cq,
                 (Doorbell.CQ_CONSUMER, Doorbell.CQ_ARM, Doorbell.CQ_ARM_SOLICITED),
             ),
         ):
-            item = queue.i.p
-            m.d.comb += [
-                item.number.eq(number),
-                *(item[name].eq(post.p[name]) for name, _ in item.shape() if name != "number"),
-                queue.i.valid.eq(post.valid),
-                post.ready.eq(queue.i.ready),
-            ]
-            with m.If(Cat(rings[doorbell] for doorbell in doorbells).any()):
-                m.d.comb += [
-                    queue.i.valid.eq(~self.busy),
-                    item.as_value().eq(0),
-                    item.number.eq(page),
-                    item.index.eq(access.data),
-                    waits.eq(~self.busy & ~queue.i.ready),
+            item = Signal(layout, name=f"{name}_item")
+            out = getattr(self, name)
+            rung = Cat(rings[doorbell] for doorbell in doorbells).any()
+            held[name] = item
+            m.d.comb += post.ready.eq(~out.valid)
+            with m.If(~out.valid):
+                m.d.sync += [
+                    out.valid.eq(Mux(rung, ~self.busy, post.valid)),
+                    item.number.eq(number),
+                    *(
+                        item[field].eq(post.p[field])
+                        for field in layout.members
+                        if field != "number"
+                    ),
                 ]
-                with m.If(~waits):
+                with m.If(rung):
+                    m.d.sync += [item.eq(0), item.number.eq(page), item.index.eq(access.data)]
+                    if name == "completion":
+                        m.d.sync += [item.arm.eq(arm | solicited), item.solicited.eq(solicited)]
                     m.d.sync += [rings[doorbell].eq(0) for doorbell in doorbells]
-        with m.If(arm | solicited):
+            with m.Else():
+                with m.If(out.ready):
+                    m.d.sync += out.valid.eq(0)
+                with m.If(rung):
+                    m.d.comb += waits.eq(~self.busy)
+                    with m.If(self.busy):
+                        m.d.sync += [rings[doorbell].eq(0) for doorbell in doorbells]
+        for name in ("send", "receive"):
+            ring, item = getattr(self, name).p, held[name]
             m.d.comb += [
-                completion.i.payload.arm.eq(1),
-                completion.i.payload.solicited.eq(solicited),
+                ring.qpn.eq(item.number),
+                ring.index.eq(item.index),
+                ring.reset.eq(item.reset),
             ]
-
-        for queue, ring in ((send, self.send), (receive, self.receive)):
-            m.d.comb += [
-                ring.p.qpn.eq(queue.o.p.number),
-                ring.p.index.eq(queue.o.p.index),
-                ring.p.reset.eq(queue.o.p.reset),
-                ring.valid.eq(queue.o.valid),
-                queue.o.ready.eq(ring.ready),
-            ]
-        post = completion.o.p
+        item = held["completion"]
         m.d.comb += [
-            self.completion.p.cq.eq(post.number),
-            self.completion.p.index.eq(post.index),
-            self.completion.p.arm.eq(post.arm),
-            self.completion.p.solicited.eq(post.solicited),
-            self.completion.p.reset.eq(post.reset),
-            self.completion.p.moderate.eq(post.moderate),
+            self.completion.p.cq.eq(item.number),
             self.completion.p.row.eq(self.row),
-            self.completion.valid.eq(completion.o.valid),
-            completion.o.ready.eq(self.completion.ready),
-            self.empty.eq(~(send.o.valid | receive.o.valid | completion.o.valid)),
+            *(
+                self.completion.p[field].eq(item[field])
+                for field in cq_doorbell.members
+                if field != "number"
+            ),
+            self.empty.eq(~(self.send.valid | self.receive.valid | self.completion.valid)),
         ]
         return m

@@ -358,14 +358,14 @@ class RegisterFile(wiring.Component):
             m.d.sync += self.reset_request.eq(0)
         write_ring = writes[Register.EVENT_RING]
         m.d.sync += self.event_clear.eq(write_ring)
+        with m.If(writes[Register.EVENT_CONSUMER]):
+            m.d.sync += self.event_consumer.eq(access.data)
         with m.If(write_ring):
             m.d.sync += [
                 ring.log2.eq(access.data),
                 ring.enabled.eq(access.data[8]),
                 self.event_consumer.eq(0),
             ]
-        with m.If(writes[Register.EVENT_CONSUMER]):
-            m.d.sync += self.event_consumer.eq(access.data)
         target, close_row = access.data[16:24], access.data[:16]
         exists = ((target == CloseTarget.QP) & (close_row < parameters.n_qp)) | (
             (target == CloseTarget.REGION) & (close_row < parameters.n_region)
@@ -380,16 +380,26 @@ class RegisterFile(wiring.Component):
             m.d.sync += self.close.active.eq(0)
 
         # Interrupts: a CQ that fires in the cycle in which its bit is cleared stays set.
-        irq_bit = Signal(min(32, parameters.n_cq))
-        irq_cq = self.irq_cq[: exact_log2(parameters.n_cq)]
-        m.d.sync += irq_bit.eq(1 << irq_cq[: exact_log2(len(irq_bit))])
+        irq_bits = Signal(parameters.n_cq)
+        is_irq_set = Signal()
+        m.d.sync += [
+            is_irq_set.eq(self.irq_set),
+            irq_bits.eq(
+                Mux(
+                    self.irq_set | self.irq_clear,
+                    1 << self.irq_cq[: exact_log2(parameters.n_cq)],
+                    0,
+                )
+            ),
+        ]
         for number, word in enumerate(status_words):
-            is_word = irq_cq >> exact_log2(len(irq_bit)) == number
-            sets, clears = Signal(name=f"sets_{number}"), Signal(name=f"clears_{number}")
-            m.d.sync += [sets.eq(self.irq_set & is_word), clears.eq(self.irq_clear & is_word)]
+            bits = irq_bits[32 * number :][: len(word)]
+            cleared = Signal(len(word), name=f"cleared_{number}")
             written = writes[Register.IRQ_STATUS] & (numbers[Register.IRQ_STATUS] == number)
-            cleared = Mux(clears, irq_bit, 0) | Mux(written, access.data, 0)
-            m.d.sync += word.eq((word & ~cleared) | Mux(sets, irq_bit, 0))
+            m.d.sync += [
+                cleared.eq(Mux(written, access.data, 0)),
+                word.eq((word & ~cleared & ~bits) | Mux(is_irq_set, bits, 0)),
+            ]
         with m.If(self.event_written):
             m.d.sync += event_status.eq(1)
         with m.Elif(writes[Register.EVENT_STATUS] & access.data[0]):

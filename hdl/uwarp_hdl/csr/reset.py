@@ -53,9 +53,11 @@ class SoftReset(wiring.Component):
             with m.State("HALT"):
                 m.d.comb += self.halt.eq(1)
                 with m.If(self.quiet):
+                    m.d.sync += self.reset.eq(1)
                     m.next = "RESET"
             with m.State("RESET"):
-                m.d.comb += [self.halt.eq(1), self.reset.eq(1)]
+                m.d.comb += self.halt.eq(1)
+                m.d.sync += self.reset.eq(0)
                 m.next = "SWEEP"
             with m.State("SWEEP"):
                 with m.If(~self.sweeping):

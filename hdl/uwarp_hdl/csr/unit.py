@@ -139,9 +139,11 @@ class ControlUnit(wiring.Component):
                 part.data.eq(access.data),
             ]
             with m.If(chosen):
-                m.d.comb += [access.done.eq(part.done), access.value.eq(part.value)]
+                m.d.comb += access.done.eq(part.done)
 
         m.d.comb += [
+            # A doorbell is not read.
+            access.value.eq(registers.access.value),
             registers.busy.eq(self.busy),
             registers.time.eq(self.time),
             registers.open_messages.eq(self.open_messages),

@@ -118,7 +118,7 @@ class _Outlook(data.Struct):
 class _Carries(data.Struct):
     """Of the operation before, for the outlook: what came out of the additions; whether a consumer
     index was taken; whether producer or occupied came to 0 by a CQE; whether the CQ was armed after
-    a CQE, or is anew; whether its moderation is new or its timer has come to its end."""
+    a CQE, or is anew; whether by new moderation or by its timer it has waited long enough."""
 
     promised: 1
     taken: 1
@@ -128,8 +128,7 @@ class _Carries(data.Struct):
     occupied_wrapped: 1
     armed: 1
     arms: 1
-    moderates: 1
-    expired: 1
+    is_over: 1
 
 
 class CompletionUnit(wiring.Component):
@@ -194,7 +193,7 @@ class CompletionUnit(wiring.Component):
         n_cq = self._parameters.n_cq
         width = (n_cq - 1).bit_length()
         m.submodules.writer = writer = CqeWriter(clients)
-        m.submodules.notices = notices = NoticeQueue()
+        m.submodules.notices = notices = NoticeQueue(n_cq)
         m.submodules.timers = timers = ModerationTimers(n_cq)
         tick = self.time[exact_log2(TICK_CYCLES) :][:16]
 
@@ -238,8 +237,9 @@ class CompletionUnit(wiring.Component):
         is_turn_over = (chosen & favoured).any() | ~(offered & favoured).any()
         with m.If(is_turn_over):
             m.d.sync += favoured.eq(favoured.rotate_left(1))
-        # The favoured one waits, and is chosen if a choice is made: then no other may.
-        is_due = (offered & may_next & favoured).any() & ~is_turn_over
+        # The favoured one waits, and is chosen if a choice is made: then no other may. Its turn is
+        # not over: what is being served may not be chosen.
+        is_due = (offered & may_next & favoured).any()
         allowed = Signal(count)
         m.d.comb += allowed.eq(may_next & (favoured | (~is_due).replicate(count)))
         m.d.sync += may.eq(allowed)
@@ -312,8 +312,10 @@ class CompletionUnit(wiring.Component):
         outlook = Signal(_Outlook)
         state_next = Signal(_State)
         in_range = Signal()
-        # The state of the operation before, which may be of the same CQ.
+        # The state of the operation before, which may be of the same CQ: then it is taken instead
+        # of what is read, but for the outlook, which is not yet known.
         written = Signal(_State)
+        forwarded = Signal(_State)
         carries, carries_next = Signal(_Carries), Signal(_Carries)
         written_outlook = Signal(_Outlook)
         outlook_next = Signal(_Outlook)
@@ -321,9 +323,11 @@ class CompletionUnit(wiring.Component):
         written_valid = Signal()
         written_moderation = Signal(_Moderation)
         is_same = Signal()
+        was_same = Signal()
         m.d.comb += [
-            state.eq(Mux(is_same, written, fetched.state)),
-            outlook.eq(Mux(is_same, written_outlook, fetched.outlook)),
+            is_same.eq(written_valid & (written_cq == chosen_cq)),
+            state.eq(fetched.state.as_value() | forwarded.as_value()),
+            outlook.eq(Mux(was_same, written_outlook, fetched.outlook)),
             get.addr.eq(choice_cq),
             get.en.eq(~is_odd & ~self.busy),
             put.addr.eq(Mux(self.busy, sweep, written_cq)),
@@ -337,10 +341,16 @@ class CompletionUnit(wiring.Component):
         with m.If(is_odd):
             m.d.sync += [
                 fetched.eq(get.data),
+                forwarded.eq(written),
                 written_outlook.eq(outlook_next),
-                is_same.eq(written_valid & (written_cq == chosen_cq)),
+                was_same.eq(is_same),
                 in_range.eq(chosen_in_range),
             ]
+        # One of the two: a reset takes no logic, and has more time than a choice behind the memory.
+        with m.If(is_odd & is_same):
+            m.d.sync += fetched.state.eq(0)
+        with m.If(is_odd & ~is_same):
+            m.d.sync += forwarded.eq(0)
         with m.If(execute):
             m.d.sync += [
                 written.eq(state_next),
@@ -371,10 +381,9 @@ class CompletionUnit(wiring.Component):
         )
         # What does not come with a CQE fires in the cycle after the operation.
         waits = written.begun & ~written.solicited
-        is_over = carries.expired | (
-            carries.moderates & (written.since > written_moderation.enough)
+        fires_late = carries.armed & (
+            (carries.arms & written.occupied.any()) | (waits & carries.is_over)
         )
-        fires_late = carries.armed & ((carries.arms & written.occupied.any()) | (waits & is_over))
         m.d.comb += [
             outlook_next.armed.eq(carries.armed & ~fires_late),
             outlook_next.promised_high.eq(carries.promised & ~carries.producer_wrapped),
@@ -491,12 +500,15 @@ class CompletionUnit(wiring.Component):
             state_next.first.eq(Mux(produces & ~state.begun, tick, state.first)),
             carries_next.armed.eq(arms | (outlook.armed & ~fires)),
             carries_next.arms.eq(arms),
-            carries_next.moderates.eq(moderates),
-            # Neither armed anew nor moderated anew since the timer was looked at.
-            carries_next.expired.eq(
-                expires
-                & moderation.ticks.any()
-                & (Cat(state.first, moderation.ticks) == Cat(due.first, due.ticks))
+            # New moderation leaves the number of CQEs as it is. Of a timer: neither armed anew nor
+            # moderated anew since it was looked at.
+            carries_next.is_over.eq(
+                (moderates & (state.since > moderation_next.enough))
+                | (
+                    expires
+                    & moderation.ticks.any()
+                    & (Cat(state.first, moderation.ticks) == Cat(due.first, due.ticks))
+                )
             ),
             notices.notice.cq.eq(Mux(is_late, written_cq, chosen_cq)),
             notices.notice.is_write.eq(produces),

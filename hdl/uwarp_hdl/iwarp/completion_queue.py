@@ -6,7 +6,7 @@ entries --+--> words in block RAM ---------------------------------------> compl
                                  ^ runs, words, edges of the snapshot       (map answered?)
 """
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
@@ -53,7 +53,7 @@ def reached(number, ticket):
 class MapWriter(wiring.Component):
     """Release completions in order; write the maps of those that have one.
 
-    An order without a map takes a cycle, one with a map 4 or 5 and its words. Words of the map are
+    An order without a map takes 2 cycles, one with a map 5 or 6 and its words. Words of the map are
     written as soon as the message's payload has been answered; nothing waits for the answer here.
 
     Members
@@ -113,6 +113,10 @@ class MapWriter(wiring.Component):
         was_placed = Signal()
         m.d.comb += is_placed.eq(self.orders.valid & reached(self.retired, order.ticket))
         m.d.sync += was_placed.eq(is_placed & ~self.orders.ready)
+        # The order at hand is taken a cycle after its release.
+        released = Signal()
+        m.d.comb += self.orders.ready.eq(released)
+        m.d.sync += released.eq(self.releases.valid & self.releases.ready)
         position = Signal(range(BURST_WORDS))
         left = Signal(words_width)
         final = Signal()
@@ -144,13 +148,10 @@ class MapWriter(wiring.Component):
             with m.State("ORDER"):
                 m.d.sync += discard.eq(failed)
                 with m.If(order.mapped):
-                    with m.If(was_placed):
+                    with m.If(was_placed & ~released):
                         m.next = "RUN"
                 with m.Else():
-                    m.d.comb += [
-                        self.releases.valid.eq(is_placed),
-                        self.orders.ready.eq(is_placed & self.releases.ready),
-                    ]
+                    m.d.comb += self.releases.valid.eq(is_placed & ~released)
             with m.State("RUN"):
                 m.d.comb += [
                     bursts.commands.valid.eq(seen & ~empty & ~discard),
@@ -188,7 +189,6 @@ class MapWriter(wiring.Component):
                     self.edges.ready.eq(self.releases.ready),
                 ]
                 with m.If(self.edges.valid & self.releases.ready):
-                    m.d.comb += self.orders.ready.eq(1)
                     m.d.sync += has_map.eq(0)
                     m.next = "ORDER"
         return m
@@ -271,7 +271,7 @@ class CompletionQueue(wiring.Component):
             {"cq": number_width, "qpn": number_width, "urgent": 1, "mapped": 1}
         )
         m.submodules.heads = heads = Queue(head_layout, self._depth - 1, direct=False)
-        m.submodules.orders = orders = Queue(Order, self._depth)
+        m.submodules.orders = orders = Queue(Order, self._depth, direct=False)
         m.submodules.releases = releases = Queue(Release, 16, registered=False)
         m.submodules.writer = writer = MapWriter(self._parameters)
         m.submodules.words = words = memory.Memory(
@@ -280,6 +280,7 @@ class CompletionQueue(wiring.Component):
         put, get = words.write_port(), words.read_port()
         # ``entry`` has been written, or its last word is on its way from there.
         is_free = Signal(init=1)
+        is_kept = Signal()  # the same, for the many bits of ``entry``
         accept = Signal()
         given = self.entries.payload
         m.d.comb += [
@@ -316,12 +317,12 @@ class CompletionQueue(wiring.Component):
         fields = data.Layout.cast(given.shape())
         cqe = Signal(CQE_LAYOUT)
         select = Signal(CQE_WORDS)
-        with m.If(is_free):
+        with m.If(~is_kept):
             m.d.sync += entry.eq(given)
         with m.If(accept):
-            m.d.sync += is_free.eq(0)
+            m.d.sync += [is_free.eq(0), is_kept.eq(1)]
         with m.Elif(select[-2]):
-            m.d.sync += is_free.eq(1)
+            m.d.sync += [is_free.eq(1), is_kept.eq(0)]
         m.d.comb += [
             *(cqe[name].eq(entry[name]) for name, _ in fields if name not in ("cq", "qpn")),
             cqe.qpn.eq(entry.qpn[:number_width]),
@@ -398,23 +399,29 @@ class CompletionQueue(wiring.Component):
         with m.Elif(fetch_moves & may_fetch & is_first):
             m.d.sync += begun.eq(1)
         m.d.sync += self.leaves.eq(offered.valid & offered.ready & offered_first)
-        word = {
-            name: offered.payload[field.offset % 64 :][: field.width] for name, field in CQE_LAYOUT
-        }
+        # Straight from the memory into a register; the edges, 0 but beside their word, after it.
+        word = Signal(64)
+        word_edges = Signal(EdgeBytes)
+        m.d.comb += offered.payload.eq(
+            word
+            | Cat(Const(0, CQE_LAYOUT["head_map"].offset % 64), word_edges.head, word_edges.tail)
+        )
+        part = {name: word[field.offset % 64 :][: field.width] for name, field in CQE_LAYOUT}
         is_word = {name: fetched_number == field.offset // 64 for name, field in CQE_LAYOUT}
         with m.If(moves):
             m.d.sync += [
                 offered.valid.eq(fetched),
-                offered.payload.eq(get.data),
                 offered_first.eq(fetched_number == 0),
+                word.eq(get.data),
+                word_edges.eq(edges),
             ]
-            with m.If(failed & is_word["status"]):
-                m.d.sync += [
-                    word["status"].eq(Status.GENERAL_ERR),
-                    word["flags"][exact_log2(CqeFlag.MAPPED)].eq(0),
-                ]
-            with m.If(failed & is_word["valid"]):
-                m.d.sync += word["valid"].eq(0)
-            with m.If(is_word["head_map"]):
-                m.d.sync += [word["head_map"].eq(edges.head), word["tail_map"].eq(edges.tail)]
+        with m.If(moves & failed & is_word["status"]):
+            m.d.sync += [
+                part["status"].eq(Status.GENERAL_ERR),
+                part["flags"][exact_log2(CqeFlag.MAPPED)].eq(0),
+            ]
+        with m.If(moves & failed & is_word["valid"]):
+            m.d.sync += part["valid"].eq(0)
+        with m.If(moves & ~is_word["head_map"]):
+            m.d.sync += word_edges.eq(0)
         return m

@@ -32,8 +32,9 @@ _TIME_LOW_AT = CQE_LAYOUT["time_low"].offset % 64
 _TIME_HIGH_WORD = CQE_LAYOUT["time_high"].offset // 64
 
 
-def word_after(m, cqe, select, enable=1):
-    """Word ``n`` of ``cqe`` after a cycle with bit ``n`` of ``select``, and with ``enable``.
+def word_after(m, item, select, enable=1):
+    """Word ``n`` of ``item``, 8 octets, after a cycle with bit ``n`` of ``select``; it stays where
+    ``enable`` is 0.
 
     An OR of registers with a reset, of which at most one is not 0: less than half of what a
     multiplexer takes.
@@ -42,7 +43,10 @@ def word_after(m, cqe, select, enable=1):
     for number, selected in enumerate(select):
         part = Signal(64, name=f"word_{number}")
         with m.If(enable):
-            m.d.sync += part.eq(Mux(selected, cqe.as_value().word_select(number, 64), 0))
+            m.d.sync += part.eq(item.as_value().word_select(number, 64))
+        # Outermost: a reset that goes before the enable takes no logic.
+        with m.If(enable & ~selected):
+            m.d.sync += part.eq(0)
         parts.append(part)
     return reduce(or_, parts)
 
@@ -130,14 +134,18 @@ class CqeWriter(wiring.Component):
         )
         with m.If(take):
             m.d.sync += [
-                time_high.eq(Mux(position == _TIME_HIGH_WORD - 1, time[_TIME_LOW_BITS:], 0)),
-                time_low.eq(Mux(position == CQE_WORDS - 2, Cat(time[:_TIME_LOW_BITS], phase), 0)),
+                time_high.eq(time[_TIME_LOW_BITS:]),
+                time_low.eq(Cat(time[:_TIME_LOW_BITS], phase)),
                 position.eq(position + 1),
                 is_first.eq(0),
                 is_last.eq(position == CQE_WORDS - 2),
             ]
             with m.If(is_last):
                 m.d.sync += serving.eq(0)
+        with m.If(take & (position != _TIME_HIGH_WORD - 1)):
+            m.d.sync += time_high.eq(0)
+        with m.If(take & (position != CQE_WORDS - 2)):
+            m.d.sync += time_low.eq(0)
         with m.If(load):
             m.d.sync += [
                 serving.eq(Cat(slot.client == index for index in range(self._clients))),

@@ -7,7 +7,10 @@
     full, touched --> [FullQueues] --> requests (once for each CQ)
 """
 
-from amaranth.hdl import Array, C, Cat, Module, Mux, Signal
+from functools import reduce
+from operator import or_
+
+from amaranth.hdl import C, Cat, Module, Mux, Signal
 from amaranth.lib import memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
@@ -18,6 +21,7 @@ from ..interfaces import WriteClientSignature
 from ..layouts import EventRequest, EventRing, ReceivedTerminate, structure_layout
 from ..stream.arbiter import RoundRobin
 from ..stream.queue import Queue
+from .cqe_writer import word_after
 
 __all__ = ["EventUnit", "FullQueues"]
 
@@ -74,76 +78,86 @@ class EventUnit(wiring.Component):
         m = Module()
         m.submodules.turn = turn = RoundRobin(self._clients + 1)
         ring = self.ring
-        request = Signal(EventRequest)
-        is_terminate = Signal()
+        # One bit: whose event is at hand; a terminate's is the last.
+        chosen = Signal(self._clients + 1)
+        is_terminate = chosen[-1]
         producer = Signal(32)
         occupied = Signal(32)
         full = Signal()
         offset = Signal(15)
         phase = Signal()
         written_phase = Signal()
-        time = Signal(len(self.time) - EVENT_TIME_LOG2)
-        beat_index = Signal(range(_EVENT_BEATS))
+        time = Signal(_EVENT_LAYOUT["time_low"].width)
         event = Signal(_EVENT_LAYOUT)
         burst, beat = self.write.bursts, self.write.beats
-        size = C(1, 16) << ring.log2
+        size = Signal(16)
+        in_ring = Signal(15)
         m.d.sync += [
+            size.eq(Cat(ring.log2 == bit for bit in range(len(size)))),
+            in_ring.eq(Cat(ring.log2 > bit for bit in range(len(in_ring)))),
             occupied.eq(producer - self.consumer),
             full.eq(~ring.enabled | (occupied == size)),
-            offset.eq(producer & (size - 1)),
-            phase.eq(~producer.bit_select(ring.log2, 1)),
+            offset.eq(producer & in_ring),
+            phase.eq(~(producer & size).any()),
             self.written.eq(self.write.done),
             self.events.eq(0),
         ]
         low = _EVENT_LAYOUT["time_low"].width
+        terminate = self.terminates.p
+        numbers = [*(port.p.number for port in self.requests), terminate.qpn]
+        types = [*(port.p.type for port in self.requests), C(EventType.TERMINATE, 8)]
+        # Bit ``n``: word ``n`` is the next to be offered; the last: all have been.
+        select = Signal(_EVENT_BEATS + 1)
+        # Those of an address are a Terminate's.
+        address = _EVENT_LAYOUT["source_ip"]
+        address_words = range(address.offset // 64, (address.offset + address.width) // 64)
+        selected = [
+            bit & is_terminate if number in address_words else bit
+            for number, bit in enumerate(select[:-1])
+        ]
+        moves = Signal()
         m.d.comb += [
             turn.requests.eq(Cat(*(port.valid for port in self.requests), self.terminates.valid)),
-            event.type.eq(request.type),
-            event.number.eq(request.number),
-            event.time_low.eq(time[:low]),
-            event.time_high.eq(time[low:]),
+            event.type.eq(_chosen(chosen, types)),
+            event.number.eq(_chosen(chosen, numbers)),
+            event.time_low.eq(time),
+            # In the first word, which leaves when the time is taken.
+            event.time_high.eq(self.time[EVENT_TIME_LOG2 + low :]),
             event.phase.eq(written_phase),
             burst.p.beats.eq(_EVENT_BEATS - 1),
             beat.p.strobe.eq(0xFF),
-            beat.p.last.eq(beat_index == _EVENT_BEATS - 1),
+            beat.p.last.eq(select[-1]),
+            beat.p.data.eq(word_after(m, event, selected, moves)),
         ]
-        terminate = self.terminates.p
+        m.d.comb += event.source_ip.eq(terminate.source_ip)
         with m.If(is_terminate):
-            m.d.comb += [
-                event[name].eq(terminate[name])
-                for name in ("msn", "source_ip", "source_port", "code")
-            ]
-        # Two multiplexers of two and one behind them are the smallest.
-        words = [event.as_value().word_select(index, 64) for index in range(_EVENT_BEATS)]
-        first, second = (Mux(beat_index[0], words[at + 1], words[at]) for at in (0, 2))
-        m.d.comb += beat.p.data.eq(Mux(beat_index[1], second, first))
+            m.d.comb += [event[name].eq(terminate[name]) for name in ("msn", "source_port", "code")]
         with m.If(burst.ready):
             m.d.sync += burst.valid.eq(0)
 
         # What ``full``, ``offset`` and ``phase`` say is right two cycles after the index moved.
         moved = Signal(2)
         m.d.sync += moved.eq(moved[1:])
-        numbers = [*(port.p.number for port in self.requests), terminate.qpn]
-        types = [*(port.p.type for port in self.requests), C(EventType.TERMINATE, 8)]
+        decided = Signal()
+        for is_chosen, port in zip(chosen[:-1], self.requests, strict=True):
+            m.d.comb += port.ready.eq(decided & is_chosen)
         with m.FSM():
             with m.State("CHOOSE"):
                 m.d.comb += turn.advance.eq(turn.valid)
                 m.d.sync += [
-                    request.type.eq(Array(types)[turn.index]),
-                    request.number.eq(Array(numbers)[turn.index]),
-                    is_terminate.eq(turn.index == self._clients),
+                    chosen.eq(Cat(turn.index == index for index in range(len(chosen)))),
+                    select.eq(1),
                 ]
-                for index, port in enumerate(self.requests):
-                    m.d.comb += port.ready.eq(turn.index == index)
                 with m.If(turn.valid):
                     m.next = "DECIDE"
             with m.State("DECIDE"):
+                m.d.comb += moves.eq(1)
                 m.d.sync += [
-                    beat_index.eq(0),
                     written_phase.eq(phase),
                     time.eq(self.time[EVENT_TIME_LOG2:]),
                 ]
                 with m.If(~moved.any() & ~self.clear & ~burst.valid):
+                    m.d.comb += decided.eq(1)
                     with m.If(full):
                         m.d.comb += self.terminates.ready.eq(is_terminate)
                         m.d.sync += self.events[Counter.EVENTS_LOST].eq(1)
@@ -155,12 +169,13 @@ class EventUnit(wiring.Component):
                             burst.valid.eq(1),
                             producer.eq(producer + 1),
                             moved.eq(0b11),
+                            select.eq(select << 1),
                         ]
                         m.next = "WRITE"
             with m.State("WRITE"):
-                m.d.comb += beat.valid.eq(1)
+                m.d.comb += [beat.valid.eq(1), moves.eq(beat.ready)]
                 with m.If(beat.ready):
-                    m.d.sync += beat_index.eq(beat_index + 1)
+                    m.d.sync += select.eq(select << 1)
                     with m.If(beat.p.last):
                         m.d.comb += self.terminates.ready.eq(is_terminate)
                         m.next = "CHOOSE"
@@ -169,10 +184,14 @@ class EventUnit(wiring.Component):
         return m
 
 
+def _chosen(one_hot, values):
+    return reduce(or_, (Mux(bit, value, 0) for bit, value in zip(one_hot, values, strict=True)))
+
+
 class FullQueues(wiring.Component):
     """CQ_FULL events: one for the first datagram dropped since a CQ was last ``touched``.
 
-    A drop that finds 64 events waiting is not the first: the CQ's next one tells.
+    A drop that finds 16 events waiting is not the first: the CQ's next one tells.
 
     Parameters
     ----------
@@ -208,7 +227,7 @@ class FullQueues(wiring.Component):
         m.submodules.told = told = memory.Memory(shape=1, depth=self._n_cq, init=[])
         get = told.read_port(domain="comb")
         put = told.write_port()
-        m.submodules.waiting = waiting = Queue(width, 64)
+        m.submodules.waiting = waiting = Queue(width, 16, registered=False)
         sweep = Signal(width)
         cq = Signal(16)
         pending = Signal()

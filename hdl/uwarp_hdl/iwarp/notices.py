@@ -9,7 +9,7 @@ A notice that waits for nothing comes out 3 cycles after it went in.
 """
 
 from amaranth.hdl import Module, Signal
-from amaranth.lib import data, stream, wiring
+from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import EventType
@@ -35,6 +35,10 @@ class Notice(data.Struct):
 class NoticeQueue(wiring.Component):
     """Hold interrupts back until the CQEs that they speak of are in memory.
 
+    Parameters
+    ----------
+    n_cq : int
+
     Members
     -------
     notice : In(Notice)
@@ -51,41 +55,56 @@ class NoticeQueue(wiring.Component):
         For each CQE whose write has failed; no later notice comes out before it is taken.
     """
 
-    notice: In(Notice)
-    has_room: Out(1)
-    done: In(1)
-    error: In(1)
-    irq_set: Out(1)
-    irq_clear: Out(1)
-    irq_cq: Out(16)
-    unanswered: Out(range(NOTICES + 1))
-    event_requests: Out(stream.Signature(EventRequest))
+    def __init__(self, n_cq: int) -> None:
+        self._cq_width = (n_cq - 1).bit_length()
+        super().__init__(
+            {
+                "notice": In(Notice),
+                "has_room": Out(1),
+                "done": In(1),
+                "error": In(1),
+                "irq_set": Out(1),
+                "irq_clear": Out(1),
+                "irq_cq": Out(16),
+                "unanswered": Out(range(NOTICES + 1)),
+                "event_requests": Out(stream.Signature(EventRequest)),
+            }
+        )
 
     def elaborate(self, platform):
         m = Module()
         notice = Signal(Notice)
         m.d.sync += notice.eq(self.notice)
-        m.submodules.queue = queue = Queue(Notice, NOTICES)
+        # Kept as wide as the number of a CQ that exists.
+        kept = data.StructLayout({"is_write": 1, "set": 1, "clear": 1, "cq": self._cq_width})
+        m.submodules.queue = queue = Queue(kept, NOTICES)
         head = queue.o.payload
-        # Of each answer: whether it is an error.
-        m.submodules.answers = answers = Queue(1, NOTICES)
+        # Of each answer not yet used: whether it is an error. No more than there are notices.
+        m.submodules.answers = answers = memory.Memory(shape=1, depth=NOTICES, init=[])
+        put, get = answers.write_port(), answers.read_port(domain="comb")
+        is_answered = Signal()
+        used_next = Signal.like(get.addr)
         told = self.event_requests
-        due = queue.o.valid & (~head.is_write | answers.o.valid) & ~told.valid
+        due = queue.o.valid & (~head.is_write | is_answered) & ~told.valid
         used = due & head.is_write
+        with m.If(used):
+            m.d.sync += [get.addr.eq(used_next), is_answered.eq(used_next != put.addr)]
+        with m.If(self.done):
+            m.d.sync += [put.addr.eq(put.addr + 1), is_answered.eq(1)]
         m.d.comb += [
-            queue.i.payload.eq(notice),
+            used_next.eq(get.addr + 1),
+            put.data.eq(self.error),
+            put.en.eq(self.done),
+            *(queue.i.payload[name].eq(notice[name]) for name in kept.members),
             queue.i.valid.eq(notice.is_write | notice.set | notice.clear),
             queue.o.ready.eq(due),
-            answers.i.payload.eq(self.error),
-            answers.i.valid.eq(self.done),
-            answers.o.ready.eq(used),
             told.payload.type.eq(EventType.DMA_CQE),
         ]
         with m.If(told.ready):
             m.d.sync += told.valid.eq(0)
         with m.If(due):
             m.d.sync += [
-                told.valid.eq(head.is_write & answers.o.payload),
+                told.valid.eq(head.is_write & get.data),
                 told.payload.number.eq(head.cq),
             ]
         m.d.sync += [
