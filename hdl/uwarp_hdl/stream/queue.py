@@ -16,6 +16,8 @@ __all__ = ["Queue", "connect_streams"]
 
 #: Words of one LUT RAM, and bits up to which several of them make a memory.
 _LUT_RAM_WORDS = 16
+#: Items that may wait where ``o`` comes from LUT RAM: two of those and a multiplexer.
+_UNREGISTERED = 2 * _LUT_RAM_WORDS
 _LUT_RAM_BITS = 1024
 
 
@@ -58,10 +60,10 @@ class Queue(wiring.Component):
     def __init__(self, shape, depth, *, direct=True, registered=True, block=False):
         if not isinstance(depth, int) or depth < 2:
             raise ValueError(f"depth is {depth!r}; it takes an integer of 2 or more")
-        if not registered and (depth > _LUT_RAM_WORDS or not direct or block):
+        if not registered and (depth > _UNREGISTERED or not direct or block):
             raise ValueError(
                 f"depth is {depth}, direct {direct}, block {block}; without a register it takes up "
-                f"to {_LUT_RAM_WORDS}, direct and not block"
+                f"to {_UNREGISTERED}, direct and not block"
             )
         self._shape = shape
         self._depth = depth
