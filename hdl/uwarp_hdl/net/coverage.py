@@ -52,8 +52,9 @@ class UdpRemainder(wiring.Component):
         before = 8 * SEGMENT_STEP - UDP
         more = Signal()  # than a word
         begins = self.word.step == SEGMENT_STEP
-        # One adder for both.
-        reduced = Mux(begins, self.udp_length, self.octets) - Mux(begins, before, 8)
+        # One adder for both. There are no more when it begins, which is known earlier than that it
+        # does.
+        reduced = Mux(more, self.octets, self.udp_length) - Mux(more, 8, before)
         with m.If(self.word.valid):
             with m.If(begins):
                 m.d.sync += [
