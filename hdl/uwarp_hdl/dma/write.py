@@ -6,13 +6,14 @@
                              |
                              +-> order of words --+-> order of answers
                                                   |          |
-    clients[*].beats  -------------------> mux -> W register ---> W
+    clients[*].beats  ----------------> mux -> W queue of two --> W
     clients[*].done   <--------------------------------+-------- B
 
 One burst is granted a cycle, and one word leaves a cycle without a gap between bursts, whichever
-clients they are of. AW runs ahead of W; up to ``OUTSTANDING`` bursts wait for their answers. From a
-burst to AW: 1 cycle; from a word to W: 1 cycle, and not before the cycle after its burst was
-granted; from B to ``done``: 1 cycle.
+clients they are of. Whether a word is taken does not depend on the bus in the same cycle. AW runs
+ahead of W; up to ``OUTSTANDING`` bursts wait for their answers. From a burst to AW: 1 cycle; from a
+word to W: 1 cycle, and not before the cycle after its burst was granted; from B to ``done``: 1
+cycle.
 """
 
 from functools import reduce
@@ -100,21 +101,23 @@ class WriteArbiter(wiring.Component):
             ]
 
         # Words to W, in the order of the grants.
-        word_free = ~bus.wvalid | bus.wready
+        m.submodules.words = words = Queue(self.clients[0].beats.payload.shape(), 2)
         is_next = [word_order.o.payload == index for index in range(self._count)]
         beat = _chosen(is_next, [client.beats.payload for client in self.clients])
         beat_valid = (Cat(is_next) & Cat(client.beats.valid for client in self.clients)).any()
-        take = word_free & word_order.o.valid
-        m.d.comb += word_order.o.ready.eq(take & beat_valid & beat.last)
+        take = words.i.ready & word_order.o.valid
+        m.d.comb += [
+            words.i.payload.eq(beat),
+            words.i.valid.eq(word_order.o.valid & beat_valid),
+            word_order.o.ready.eq(take & beat_valid & beat.last),
+            bus.wvalid.eq(words.o.valid),
+            bus.wdata.eq(words.o.payload.data),
+            bus.wstrb.eq(words.o.payload.strobe),
+            bus.wlast.eq(words.o.payload.last),
+            words.o.ready.eq(bus.wready),
+        ]
         for is_its, client in zip(is_next, self.clients, strict=True):
             m.d.comb += client.beats.ready.eq(take & is_its)
-        with m.If(word_free):
-            m.d.sync += [
-                bus.wvalid.eq(word_order.o.valid & beat_valid),
-                bus.wdata.eq(beat.data),
-                bus.wstrb.eq(beat.strobe),
-                bus.wlast.eq(beat.last),
-            ]
 
         # Answers to their clients.
         m.d.comb += [bus.bready.eq(1), answer_order.o.ready.eq(bus.bvalid)]

@@ -248,7 +248,8 @@ class Dispatch(wiring.Component):
             self.busy.eq(closed.busy),
         ]
         # What is offered is in ``segment``.
-        held_up = self.requests.valid & ~self.requests.ready
+        # Without regard to ``ready``, which comes a long way from the responder.
+        held_up = self.requests.valid
         request = self.credits.requests
         granted = self.credits.granted
         # A cycle late: the answer, of a datagram that comes to ISSUE, is there in time.

@@ -64,6 +64,7 @@ __all__ = [
     "clamped_mtu",
     "message_layout",
     "piece_layout",
+    "room_beside",
 ]
 
 OUTSTANDING = 32
@@ -107,6 +108,14 @@ def clamped_mtu(parameters: Parameters, path_mtu: Value) -> Value:
     """A QP's path MTU as it counts: the nearest one that there may be."""
     least, most = MIN_MTU, parameters.max_mtu
     return Mux(at_least(path_mtu, most), most, Mux(at_least(path_mtu, least), path_mtu, least))
+
+
+def room_beside(parameters: Parameters, path_mtu: Value, overhead: int) -> Value:
+    """``clamped_mtu`` less ``overhead``, with the subtraction beside the comparisons."""
+    least, most = MIN_MTU - overhead, parameters.max_mtu - overhead
+    is_least = ~at_least(path_mtu, MIN_MTU)
+    room = Mux(is_least, least, path_mtu - overhead)
+    return Mux(at_least(path_mtu, parameters.max_mtu), most, room)
 
 
 def message_layout(parameters: Parameters) -> data.StructLayout:

@@ -207,7 +207,8 @@ class DatagramReceiver(wiring.Component):
             self.cq_full_cq.eq(dispatch.cq),
         ]
 
-        ready = ~self.busy
+        ready = Signal()
+        m.d.sync += ready.eq(~self.busy)
         m.d.comb += [
             self.busy.eq(receive_queue.busy | dispatch.busy | validity_map.busy),
             check.datagrams.payload.eq(self.datagrams.payload),

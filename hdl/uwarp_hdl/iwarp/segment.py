@@ -47,9 +47,9 @@ from .fetch import (
     LENGTH_WIDTH,
     OVERHEAD,
     STATUS_WIDTH,
-    clamped_mtu,
     message_layout,
     piece_layout,
+    room_beside,
 )
 from .scheduler import EPOCH_WIDTH, all_slots, qp_width, slot_width
 from .terminate import whole_code
@@ -364,8 +364,9 @@ class Segmenter(wiring.Component):
         needed = Signal(LENGTH_WIDTH)  # octets of the segment that are not asked for
         octet = Signal(3)  # of a frame word, where they go
         udp_port = Signal(16)
-        mtu, room_ipv4, room_ipv6 = (
-            Signal(LENGTH_WIDTH, name=name) for name in ("mtu", "room_ipv4", "room_ipv6")
+        path_mtu = Signal(16)
+        room_ipv4, room_ipv6 = (
+            Signal(LENGTH_WIDTH, name=name) for name in ("room_ipv4", "room_ipv6")
         )
         room = Signal(LENGTH_WIDTH)
         headers = Signal(range(256))
@@ -949,12 +950,12 @@ class Segmenter(wiring.Component):
                 ),
                 in_reset.eq(self.qp.row.state == QpState.RESET),
                 udp_port.eq(self.qp.row.udp_port),
-                mtu.eq(clamped_mtu(self._parameters, self.qp.row.path_mtu)),
+                path_mtu.eq(self.qp.row.path_mtu),
             ]
         overhead = OVERHEAD[Opcode.READ_RESPONSE_RECORD]
         m.d.sync += [
-            room_ipv4.eq(mtu - overhead),
-            room_ipv6.eq(mtu - (overhead + IPV6_OVERHEAD)),
+            room_ipv4.eq(room_beside(self._parameters, path_mtu, overhead)),
+            room_ipv6.eq(room_beside(self._parameters, path_mtu, overhead + IPV6_OVERHEAD)),
         ]
         return m
 

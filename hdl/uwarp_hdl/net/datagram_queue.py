@@ -122,14 +122,16 @@ class DatagramQueue(wiring.Component):
         m.submodules.details = details = Queue(DatagramDetails, self._datagrams)
         word = Signal(_HeaderWord)
         loaded = Signal()
-        taken = Signal()
+        taken, taken_before = Signal(), Signal()
+        # Details leave a cycle late, in which ``loaded`` is 0: what takes a Datagram is far.
+        m.d.sync += taken_before.eq(taken)
         m.d.comb += [
             details.i.p.eq(self.details),
             details.i.valid.eq(self.commit),
             self.o.valid.eq(details.o.valid & loaded),
             taken.eq(self.o.valid & self.o.ready),
-            details.o.ready.eq(taken),
-            self.waiting.eq(details.level != 0),
+            details.o.ready.eq(taken_before),
+            self.waiting.eq((details.level != 0) & ~(taken_before & (details.level == 1))),
             *(self.o.p[name].eq(details.o.p[name]) for name in _OTHERS[:-1]),
         ]
         captures = self._store(m, details, word, loaded)
