@@ -12,7 +12,14 @@ from PIL import Image
 
 from uwarp.cli import main
 from uwarp.cli.workload import Case
-from uwarp.contract import Control, Counter, Parameters, Register, counter_address
+from uwarp.contract import (
+    Control,
+    Counter,
+    DeviceStatus,
+    Parameters,
+    Register,
+    counter_address,
+)
 from uwarp.device.rtl import EventKind, RtlNic
 from uwarp.wire import Opcode
 
@@ -195,7 +202,8 @@ def test_frames_arrive_at_the_spacing_of_the_wire() -> None:
     """Of 61 octets each: 85 with all overhead, 10.625 cycles; nothing is lost to rounding."""
     with RtlNic() as nic:
         nic.device.write32(Register.CONTROL.address, Control.RESET)
-        nic.run(8192)
+        while nic.device.read32(Register.STATUS.address) & DeviceStatus.BUSY:
+            nic.run(64)
         nic.device.write32(Register.CONTROL.address, Control.ENABLE)
         nic.device.watch()
         for _ in range(81):

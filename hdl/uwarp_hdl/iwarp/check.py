@@ -276,7 +276,9 @@ class SegmentCheck(wiring.Component):
         address = Signal(64)
         message_end = Signal(33)
         beyond = Signal(signed(34))
-        last_number = Signal(offset_shape)  # of the message's octets
+        last_number = Signal(32)  # of the message's octets
+        last_octet = Signal(offset_shape)
+        payload_end = Signal(offset_shape)
         room = Signal(signed(65))
         above = Signal()
         low_end = Signal(33)
@@ -303,6 +305,7 @@ class SegmentCheck(wiring.Component):
             wraps.eq(at_top & low_end[32] & low_end[:32].any()),
             room.eq(region.length - start),
             offset.eq(start + datagram.mo),
+            last_octet.eq(start + last_number),
             checked_region.eq(
                 is_opening
                 | is_request
@@ -314,14 +317,15 @@ class SegmentCheck(wiring.Component):
             segment.ends.eq(beyond == 0),
             above.eq((room < 0) | (~room[32:64].any() & (room[:32] < extent_length))),
             address.eq(region.dma_addr + offset),
+            payload_end.eq(offset + datagram.payload_length),
             segment.mapped.eq(is_mapped & ~(is_send & ~granules.aligned)),
         ]
         m.d.comb += [
             granules.log2.eq(region.granule_log2),
             granules.start.eq(start),
-            granules.last_number.eq(last_number),
-            granules.offset.eq(datagram.mo),
-            granules.payload_length.eq(datagram.payload_length),
+            granules.end.eq(last_octet),
+            granules.offset.eq(offset),
+            granules.payload_end.eq(payload_end),
             granules.starts.eq(segment.starts),
             granules.ends.eq(segment.ends),
             segment.first.eq(granules.first),
@@ -429,6 +433,6 @@ class SegmentCheck(wiring.Component):
             segment.map_base.eq(region.map_base),
             segment.map_addr.eq(region.map_addr),
             segment.start.eq(start),
-            segment.end.eq(granules.end),
+            segment.end.eq(last_octet),
         ]
         return m

@@ -1,16 +1,16 @@
-"""Granules of a message and of its segment (device behaviour, 4.2), by one adder and one shifter.
+"""Granules of a message and of its segment (device behaviour, 4.2), by one shifter.
 
 ::
 
-    start --------------.                     .--> first
-    + last_number: end -+--> octet --> shift -+--> last ----------------.
-    + offset -----------|                     +--> granule, remainder --+--> covered
-    + payload_length ---'                     '--> granule -------------'
+    start -------.            .--> first
+    end ---------+--> shift --+--> last ----------------.
+    offset ------|            +--> granule, remainder --+--> covered
+    payload_end -'            '--> granule -------------'
 
 One number a cycle, in the cycle after ``begin`` the first.
 """
 
-from amaranth.hdl import C, Cat, Module, Mux, Signal
+from amaranth.hdl import C, Cat, Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -29,16 +29,14 @@ class SegmentGranules(wiring.Component):
     Members
     -------
     begin : In(1)
-        ``start`` and ``last_number`` are right in the next cycle, and all that is added stays.
+        ``start`` is right in the next cycle, ``end`` in the second from now, ``offset`` in the
+        third; ``payload_end`` from the fourth on, while it counts.
     log2 : In(5)
         Of the granule, 6 to 16. From ``begin`` on.
-    start, last_number, offset, payload_length : In
-        First octet of the message, and what to add to it for the last one, and for the segment's
-        first; octets of the segment.
+    start, end, offset, payload_end : In
+        First and last octet of the message; first of the segment, and the one after its last.
     starts, ends : In(1)
         The segment begins, or ends, where its message does. From the fourth cycle on.
-    end : Out
-        Last octet of the message. From 3 cycles after ``begin``.
     first, last : Out
         Granules of ``start`` and ``end``. From 2 and 3 cycles after ``begin``.
     aligned : Out(1)
@@ -55,12 +53,11 @@ class SegmentGranules(wiring.Component):
                 "begin": In(1),
                 "log2": In(5),
                 "start": In(offset),
-                "last_number": In(offset),
+                "end": In(offset),
                 "offset": In(offset),
-                "payload_length": In(16),
+                "payload_end": In(offset),
                 "starts": In(1),
                 "ends": In(1),
-                "end": Out(offset),
                 "first": Out(self._granule_width),
                 "last": Out(self._granule_width),
                 "aligned": Out(1),
@@ -70,7 +67,7 @@ class SegmentGranules(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        step = Signal(4)  # one bit of it
+        step = Signal(2)
         octet = Signal.like(self.start)
         shift = Signal(4)
         remainder = Signal(16)
@@ -78,14 +75,13 @@ class SegmentGranules(wiring.Component):
         low_part = Signal()
         high = Signal.like(low)
         m.d.sync += shift.eq(self.log2 - _SMALLEST_LOG2)
-        m.d.sync += step.eq(Mux(self.begin, 1, Cat(C(0, 1), step[:2], step[2:].any())))
-        counted = Mux(step[0], self.start, octet)
-        addend = Mux(step[0], self.last_number, Mux(step[1], self.offset, self.payload_length))
-        with m.If(~step[3]):
-            m.d.sync += octet.eq(Mux(step[2], octet, self.start) + addend)
+        with m.If(self.begin):
+            m.d.sync += step.eq(0)
+        with m.Elif(~step.all()):
+            m.d.sync += step.eq(step + 1)
 
         # Only as wide in each stage as the granule's number and what is still to be shifted.
-        granule = counted[_SMALLEST_LOG2:]
+        granule = octet[_SMALLEST_LOG2:]
         for bit in reversed(range(len(shift))):
             width = len(low) + (1 << bit) - 1
             stage = Signal(width, name=f"shifted{bit}")
@@ -95,15 +91,20 @@ class SegmentGranules(wiring.Component):
                 m.d.comb += stage.eq(granule)
             granule = stage
         inside = Cat(C(0x3F, 6), (i < shift for i in range(10)))
-        m.d.comb += remainder.eq(counted[:16] & inside)
-        with m.If(step[0]):
-            m.d.sync += [self.first.eq(granule), self.aligned.eq(~remainder.any())]
-        with m.If(step[1]):
-            m.d.sync += [self.last.eq(granule), self.end.eq(octet)]
-        with m.If(step[2]):
-            m.d.sync += [low.eq(granule), low_part.eq(remainder.any())]
-        with m.If(step[3]):
-            m.d.sync += high.eq(granule)
+        m.d.comb += remainder.eq(octet[:16] & inside)
+        with m.Switch(step):
+            with m.Case(0):
+                m.d.comb += octet.eq(self.start)
+                m.d.sync += [self.first.eq(granule), self.aligned.eq(~remainder.any())]
+            with m.Case(1):
+                m.d.comb += octet.eq(self.end)
+                m.d.sync += self.last.eq(granule)
+            with m.Case(2):
+                m.d.comb += octet.eq(self.offset)
+                m.d.sync += [low.eq(granule), low_part.eq(remainder.any())]
+            with m.Case(3):
+                m.d.comb += octet.eq(self.payload_end)
+                m.d.sync += high.eq(granule)
 
         with m.If(self.ends):
             m.d.comb += self.covered.high.eq(self.last)
