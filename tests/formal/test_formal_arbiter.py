@@ -79,7 +79,7 @@ WORD_ORDER = "W does not follow the words taken"
 WRONG_CLIENT = "a word is taken from a client whose burst is not at the head"
 WRONG_ANSWER = "an answer does not reach the client of its burst alone"
 NO_GRANT = "a burst is not granted though there is room"
-NO_WORD = "a word of the burst at the head is not taken though W is free"
+NO_WORD = "a word of the burst at the head is not taken though there is room for it"
 
 
 class WriteProof(wiring.Component):
@@ -145,6 +145,10 @@ class WriteProof(wiring.Component):
         word_end = (taken_from & self.lasts).any()
         w_end = bus.wvalid & bus.wready & bus.wlast
 
+        # Words taken that have not left.
+        held = Signal(2)
+        m.d.sync += held.eq(held + word - (bus.wvalid & bus.wready))
+
         # Bursts granted that wait for: AW, the taking of their words, their end on W, an answer.
         stages = {"aw": aw, "words": word_end, "w": w_end, "answer": self.bvalid}
         waiting = {name: Signal(4, name=f"{name}_waiting") for name in stages}
@@ -175,6 +179,7 @@ class WriteProof(wiring.Component):
             Assert(~bus.awvalid | (waiting["aw"] != 0), BURST_ORDER),
             Assert(~word | (waiting["words"] != 0), WRONG_CLIENT),
             Assert(~bus.wvalid | (waiting["w"] != 0), WORD_ORDER),
+            Assert(bus.wvalid == (held != 0), "W is not what has been taken"),
         ]
         with m.If(bus.awvalid & at_head["aw"]):
             m.d.comb += Assert(
@@ -182,7 +187,7 @@ class WriteProof(wiring.Component):
             )
         with m.If(at_head["words"]):
             m.d.comb += Assert(~(taken_from & (1 << ~owner)).any(), WRONG_CLIENT)
-            with m.If((self.beats >> owner)[0] & (~bus.wvalid | bus.wready)):
+            with m.If((self.beats >> owner)[0] & (held < 2)):
                 m.d.comb += Assert(word, NO_WORD)
         with m.If(bus.wvalid & at_head["w"]):
             m.d.comb += Assert(bus.wdata[0] == owner, WORD_ORDER)
