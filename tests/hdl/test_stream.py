@@ -47,7 +47,7 @@ class HoldCheck:
     [(depth, {}) for depth in (2, 3, 4, 5, 16, 33, 64, 65, 80)]
     + [(depth, {"direct": False}) for depth in (2, 3, 4, 16, 33)]
     + [(depth, {"block": True}) for depth in (3, 4, 16, 33)]
-    + [(depth, {"registered": False}) for depth in (2, 3, 16)],
+    + [(depth, {"registered": False}) for depth in (2, 3, 16, 32)],
 )
 @pytest.mark.parametrize("seed", [SEED, SEED + 1])
 def test_queue(depth, options, seed):

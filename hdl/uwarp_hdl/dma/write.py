@@ -16,13 +16,11 @@ word to W: 1 cycle, and not before the cycle after its burst was granted; from B
 cycle.
 """
 
-from functools import reduce
-from operator import or_
-
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
+from ..choice import chosen
 from ..interfaces import WriteClientSignature
 from ..stream.arbiter import RoundRobin
 from ..stream.queue import Queue
@@ -132,6 +130,6 @@ class WriteArbiter(wiring.Component):
 
 
 def _chosen(choice, payloads):
-    """The one whose bit in ``choice`` is set: an OR, which takes less than a multiplexer."""
-    words = (Mux(bit, item.as_value(), 0) for bit, item in zip(choice, payloads, strict=True))
-    return data.View(payloads[0].shape(), reduce(or_, words))
+    """The one whose bit in ``choice`` is set."""
+    values = [payload.as_value() for payload in payloads]
+    return data.View(payloads[0].shape(), chosen(choice, values))

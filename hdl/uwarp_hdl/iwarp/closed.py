@@ -7,7 +7,7 @@ from amaranth.utils import exact_log2
 
 from uwarp.contract import Parameters
 
-from ..equal import equal
+from ..compare import equal
 from .receive_layouts import message_name_layout, name_parts
 
 __all__ = ["ClosedMessages"]

@@ -13,12 +13,13 @@ from amaranth.utils import exact_log2
 
 from uwarp.contract import BURST_WORDS, CqeFlag, Parameters, Status
 
+from ..choice import word_after
 from ..interfaces import CompletionSignature, WriteClientSignature
 from ..layouts import CQE_LAYOUT
 from ..stream.ports import keep_apart
 from ..stream.queue import Queue
 from .burst import WriteBursts
-from .cqe_writer import CQE_WORDS, word_after
+from .cqe_writer import CQE_WORDS
 from .receive_layouts import (
     TICKET_WIDTH,
     PendingCompletion,

@@ -8,9 +8,6 @@
 8 cycles a CQE, and one between two of them. The burst is announced beside the words.
 """
 
-from functools import reduce
-from operator import or_
-
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
@@ -20,7 +17,7 @@ from uwarp.contract import CQE, Counter, Status
 from ..interfaces import WriteClientSignature
 from ..layouts import CQE_LAYOUT
 
-__all__ = ["CQE_WORDS", "CqeWriter", "Slot", "word_after"]
+__all__ = ["CQE_WORDS", "CqeWriter", "Slot"]
 
 CQE_WORDS = CQE.size // 8
 
@@ -30,25 +27,6 @@ _STATUS = CQE_LAYOUT["status"]
 _TIME_HIGH_AT = CQE_LAYOUT["time_high"].offset % 64
 _TIME_LOW_AT = CQE_LAYOUT["time_low"].offset % 64
 _TIME_HIGH_WORD = CQE_LAYOUT["time_high"].offset // 64
-
-
-def word_after(m, item, select, enable=1):
-    """Word ``n`` of ``item``, 8 octets, after a cycle with bit ``n`` of ``select``; it stays where
-    ``enable`` is 0.
-
-    An OR of registers with a reset, of which at most one is not 0: less than half of what a
-    multiplexer takes.
-    """
-    parts = []
-    for number, selected in enumerate(select):
-        part = Signal(64, name=f"word_{number}")
-        with m.If(enable):
-            m.d.sync += part.eq(item.as_value().word_select(number, 64))
-        # Outermost: a reset that goes before the enable takes no logic.
-        with m.If(enable & ~selected):
-            m.d.sync += part.eq(0)
-        parts.append(part)
-    return reduce(or_, parts)
 
 
 class Slot(data.Struct):

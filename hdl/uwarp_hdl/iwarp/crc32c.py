@@ -9,11 +9,10 @@ The step is linear, so it splits into a share of the state and a share of the da
     next = advance(state, n) ^ data_share(data)          n octets
 
 Each bit of either share is one XOR reduction; what several have in common is written once, which
-halves them. A unit that must be fast
-registers the data's share first; the loop then holds the state's share and one XOR. A segment that
-does not fill its words needs no other step widths: octets before its start are zeroed and the state
-begins at ``unstep(INITIAL, k)``, octets after its end are zeroed and the state is compared with
-``RESIDUES[k]``, or taken back by ``unstep(state, k)``.
+halves them. A unit that must be fast registers the data's share first; the loop then holds the
+state's share and one XOR. A segment that does not fill its words needs no other step widths: octets
+before its start are zeroed and the state begins at ``unstep(INITIAL, k)``, octets after its end are
+zeroed and the state is compared with ``RESIDUES[k]``, or taken back by ``unstep(state, k)``.
 """
 
 from collections.abc import Callable, Sequence

@@ -23,7 +23,7 @@ from amaranth.lib.wiring import In, Out
 from uwarp.contract import TERMINATE_TICKS, Counter, CqeFlag, Parameters, Status
 from uwarp.wire import IMMEDIATE_OPCODES, RECORD_OPCODES, Opcode
 
-from ..equal import equal
+from ..compare import equal
 from ..interfaces import CreditSignature
 from ..layouts import CloseRequest, CreditOperation, ReadRequest
 from .closed import ClosedMessages

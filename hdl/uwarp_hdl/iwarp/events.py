@@ -7,21 +7,18 @@
     full, touched --> [FullQueues] --> requests (once for each CQ)
 """
 
-from functools import reduce
-from operator import or_
-
-from amaranth.hdl import C, Cat, Module, Mux, Signal
+from amaranth.hdl import C, Cat, Module, Signal
 from amaranth.lib import memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from uwarp.contract import EVENT, EVENT_TIME_LOG2, Counter, EventType, Parameters
 
+from ..choice import chosen, word_after
 from ..interfaces import WriteClientSignature
 from ..layouts import EventRequest, EventRing, ReceivedTerminate, structure_layout
 from ..stream.arbiter import RoundRobin
 from ..stream.queue import Queue
-from .cqe_writer import word_after
 
 __all__ = ["EventUnit", "FullQueues"]
 
@@ -79,8 +76,8 @@ class EventUnit(wiring.Component):
         m.submodules.turn = turn = RoundRobin(self._clients + 1)
         ring = self.ring
         # One bit: whose event is at hand; a terminate's is the last.
-        chosen = Signal(self._clients + 1)
-        is_terminate = chosen[-1]
+        owner = Signal(self._clients + 1)
+        is_terminate = owner[-1]
         producer = Signal(32)
         occupied = Signal(32)
         full = Signal()
@@ -118,8 +115,8 @@ class EventUnit(wiring.Component):
         moves = Signal()
         m.d.comb += [
             turn.requests.eq(Cat(*(port.valid for port in self.requests), self.terminates.valid)),
-            event.type.eq(_chosen(chosen, types)),
-            event.number.eq(_chosen(chosen, numbers)),
+            event.type.eq(chosen(owner, types)),
+            event.number.eq(chosen(owner, numbers)),
             event.time_low.eq(time),
             # In the first word, which leaves when the time is taken.
             event.time_high.eq(self.time[EVENT_TIME_LOG2 + low :]),
@@ -139,13 +136,13 @@ class EventUnit(wiring.Component):
         moved = Signal(2)
         m.d.sync += moved.eq(moved[1:])
         decided = Signal()
-        for is_chosen, port in zip(chosen[:-1], self.requests, strict=True):
+        for is_chosen, port in zip(owner[:-1], self.requests, strict=True):
             m.d.comb += port.ready.eq(decided & is_chosen)
         with m.FSM():
             with m.State("CHOOSE"):
                 m.d.comb += turn.advance.eq(turn.valid)
                 m.d.sync += [
-                    chosen.eq(Cat(turn.index == index for index in range(len(chosen)))),
+                    owner.eq(Cat(turn.index == index for index in range(len(owner)))),
                     select.eq(1),
                 ]
                 with m.If(turn.valid):
@@ -182,10 +179,6 @@ class EventUnit(wiring.Component):
         with m.If(self.clear):
             m.d.sync += [producer.eq(0), moved.eq(0b11)]
         return m
-
-
-def _chosen(one_hot, values):
-    return reduce(or_, (Mux(bit, value, 0) for bit, value in zip(one_hot, values, strict=True)))
 
 
 class FullQueues(wiring.Component):

@@ -42,6 +42,7 @@ from uwarp.wire import (
     least_size,
 )
 
+from ..compare import at_least
 from ..interfaces import ReadClientSignature, TableReadSignature
 from ..layouts import (
     REGION_ROW,
@@ -51,7 +52,6 @@ from ..layouts import (
 )
 from ..stream.ports import keep_apart
 from ..stream.queue import Queue
-from .compare import at_least
 from .destination import HIGH, LINK, LOW, PORT, destination_write_layout
 from .scheduler import EPOCH_WIDTH, fetch_layout, qp_width, slot_width
 
@@ -64,7 +64,6 @@ __all__ = [
     "clamped_mtu",
     "message_layout",
     "piece_layout",
-    "room_beside",
 ]
 
 OUTSTANDING = 32
@@ -104,18 +103,11 @@ _POSTED = tuple(opcode for opcode in OVERHEAD if opcode not in _ANSWERS)
 _UNICAST = (Opcode.WRITE, Opcode.READ_REQUEST, Opcode.WRITE_RECORD)
 
 
-def clamped_mtu(parameters: Parameters, path_mtu: Value) -> Value:
-    """A QP's path MTU as it counts: the nearest one that there may be."""
+def clamped_mtu(parameters: Parameters, path_mtu: Value, overhead: int = 0) -> Value:
+    """A QP's path MTU as it counts, the nearest one that there may be, less ``overhead``."""
     least, most = MIN_MTU, parameters.max_mtu
-    return Mux(at_least(path_mtu, most), most, Mux(at_least(path_mtu, least), path_mtu, least))
-
-
-def room_beside(parameters: Parameters, path_mtu: Value, overhead: int) -> Value:
-    """``clamped_mtu`` less ``overhead``, with the subtraction beside the comparisons."""
-    least, most = MIN_MTU - overhead, parameters.max_mtu - overhead
-    is_least = ~at_least(path_mtu, MIN_MTU)
-    room = Mux(is_least, least, path_mtu - overhead)
-    return Mux(at_least(path_mtu, parameters.max_mtu), most, room)
+    room = Mux(at_least(path_mtu, least), path_mtu - overhead, least - overhead)
+    return Mux(at_least(path_mtu, most), most - overhead, room)
 
 
 def message_layout(parameters: Parameters) -> data.StructLayout:

@@ -22,10 +22,10 @@ from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import Parameters, QpState
 
+from ..compare import at_least
 from ..interfaces import CreditSignature, TableReadSignature
 from ..layouts import QP_ROW, CreditOperation, RingDoorbell
 from ..stream.queue import Queue
-from .compare import at_least
 
 __all__ = [
     "EPOCH_WIDTH",

@@ -47,9 +47,9 @@ from .fetch import (
     LENGTH_WIDTH,
     OVERHEAD,
     STATUS_WIDTH,
+    clamped_mtu,
     message_layout,
     piece_layout,
-    room_beside,
 )
 from .scheduler import EPOCH_WIDTH, all_slots, qp_width, slot_width
 from .terminate import whole_code
@@ -954,8 +954,8 @@ class Segmenter(wiring.Component):
             ]
         overhead = OVERHEAD[Opcode.READ_RESPONSE_RECORD]
         m.d.sync += [
-            room_ipv4.eq(room_beside(self._parameters, path_mtu, overhead)),
-            room_ipv6.eq(room_beside(self._parameters, path_mtu, overhead + IPV6_OVERHEAD)),
+            room_ipv4.eq(clamped_mtu(self._parameters, path_mtu, overhead)),
+            room_ipv6.eq(clamped_mtu(self._parameters, path_mtu, overhead + IPV6_OVERHEAD)),
         ]
         return m
 

@@ -7,9 +7,10 @@ from amaranth.lib.wiring import In, Out
 from uwarp.contract import Parameters, Status
 from uwarp.wire import TAGGED_OPCODES
 
+from ..choice import word_after
 from ..interfaces import CompletionSignature
 from ..layouts import CQE_LAYOUT
-from .cqe_writer import CQE_WORDS, word_after
+from .cqe_writer import CQE_WORDS
 from .frame_builder import FRAMES, done_layout
 from .scheduler import retirement_layout, slot_width
 from .segment import recall_layout

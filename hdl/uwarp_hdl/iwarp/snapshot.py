@@ -14,7 +14,7 @@ from amaranth.utils import exact_log2
 
 from uwarp.contract import Parameters
 
-from ..equal import equal
+from ..compare import equal
 from ..stream.queue import Queue
 from .receive_layouts import granule_width, map_run_layout, snapshot_layout
 from .validity_map import MAP_WORD, bit_range_layout

@@ -20,10 +20,10 @@ from amaranth.utils import exact_log2
 from uwarp.contract import TICK_CYCLES, Parameters
 from uwarp.wire import FRAME_OVERHEAD, MIN_FRAME
 
+from ..compare import at_least
 from ..layouts import QP_ROW
 from ..stream.ports import keep_apart
 from ..stream.queue import Queue
-from .compare import at_least
 from .fetch import LENGTH_WIDTH
 from .scheduler import qp_width
 

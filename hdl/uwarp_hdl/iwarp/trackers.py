@@ -14,7 +14,7 @@ from amaranth.utils import exact_log2
 
 from uwarp.contract import CloseTarget, Parameters
 
-from ..equal import equal
+from ..compare import equal
 from ..layouts import CloseRequest
 from .receive_layouts import (
     DIGEST_WIDTH,

@@ -17,7 +17,7 @@ from amaranth.utils import exact_log2
 
 from uwarp.contract import Parameters
 
-from ..equal import equal
+from ..compare import equal
 from .receive_layouts import granule_width
 
 __all__ = ["MAP_WORD", "ValidityMap", "bit_range_layout"]

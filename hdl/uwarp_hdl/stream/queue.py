@@ -45,7 +45,7 @@ class Queue(wiring.Component):
         Of an item.
     depth : int
         Items it holds: 2, in registers, or more, in a register and memory: LUT RAM up to 16 items
-        or 1024 bits, else block RAM.
+        or 1024 bits, else block RAM. Up to 32 if not ``registered``.
     direct : bool
     registered : bool
     block : bool
