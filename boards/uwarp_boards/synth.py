@@ -1,7 +1,9 @@
 """Resources and clock of any one unit on an ECP5, with open tools.
 
 The unit is synthesised twice with Yosys: alone, for what it takes, and between registers
-(:mod:`.harness`), to be placed and routed with nextpnr for the clock that it closes at.
+(:mod:`.harness`), to be placed and routed with nextpnr for the clock that it closes at. What Yosys
+leaves in LUTs beside carry cells and flip-flops that have room for it is folded into these
+(:mod:`.carry`, :mod:`.resets`).
 """
 
 from __future__ import annotations
@@ -16,7 +18,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["DEVICE", "PathStep", "SynthError", "UnitReport", "synthesise"]
+from .carry import fold_carry_luts
+from .netlist import Netlist
+from .resets import fold_resets
+
+__all__ = ["DEVICE", "PathStep", "SynthError", "UnitReport", "fold", "synthesise"]
 
 DEVICE = "LFE5U-85F"
 _TARGET_MHZ = 200
@@ -76,7 +82,17 @@ def _yosys(top: str, source: str, target: str, directory: Path) -> dict[str, Any
     commands = [f"read_verilog {source}", f"synth_ecp5 -top {top} -json {target}"]
     _run([sys.executable, "-c", _YOSYS, *commands], directory)
     netlist: dict[str, Any] = json.loads((directory / target).read_text())
+    fold(netlist["modules"][top])
+    (directory / target).write_text(json.dumps(netlist))
     return netlist
+
+
+def fold(module: dict[str, Any]) -> None:
+    """Fold LUTs of ``module``, a flat one of Yosys's JSON, into what stands beside them."""
+    netlist = Netlist(module)
+    fold_carry_luts(netlist)
+    fold_resets(netlist)
+    netlist.forget_undriven()
 
 
 def _resources(netlist: dict[str, Any], top: str) -> dict[str, int]:

@@ -1,0 +1,133 @@
+"""A flat netlist of Yosys with who drives and who reads each net, for passes that change cells."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import product
+from typing import Any
+
+__all__ = ["PINS", "Assignment", "Function", "Net", "Netlist", "distinct", "place", "points"]
+
+#: The inputs of a LUT4; the first is the lowest bit of the number of a place in its table.
+PINS = "ABCD"
+
+#: A net's number in the netlist, or the constant "0" or "1".
+Net = int | str
+Assignment = dict[Net, int]
+Function = Callable[[Assignment], int]
+
+
+def place(pins: Sequence[Net], point: Assignment) -> int:
+    """The place of a LUT's table that ``pins`` tell, the first being the lowest bit."""
+    values = (int(pin) if isinstance(pin, str) else point[pin] for pin in pins)
+    return sum(value << number for number, value in enumerate(values))
+
+
+def distinct(nets: Iterable[Net]) -> tuple[Net, ...]:
+    """``nets`` once each, without the constants."""
+    return tuple(dict.fromkeys(net for net in nets if not isinstance(net, str)))
+
+
+def points(nets: Sequence[Net]) -> Iterator[Assignment]:
+    """Every assignment of values to ``nets``."""
+    for values in product((0, 1), repeat=len(nets)):
+        yield dict(zip(nets, values, strict=True))
+
+
+class Netlist:
+    """``module`` of Yosys's JSON, which is changed in place.
+
+    Attributes
+    ----------
+    cells : dict
+        By name, as in the JSON.
+    readers : dict of Net to set of (cell, port)
+        Of a port of the module the cell is "".
+    driver : dict of Net to (cell, port)
+    """
+
+    def __init__(self, module: dict[str, Any]) -> None:
+        self.cells: dict[str, dict[str, Any]] = module["cells"]
+        self._names = module["netnames"]
+        self.readers: dict[Net, set[tuple[str, str]]] = defaultdict(set)
+        self.driver: dict[Net, tuple[str, str]] = {}
+        for name in self.cells:
+            self._note(name)
+        for name, port in module["ports"].items():
+            for net in port["bits"]:
+                self.readers[net].add(("", name))
+        self._driven = set(self.driver)
+        self._next = max((net for net in self.readers if isinstance(net, int)), default=1)
+        self._next = max([self._next, *(net for net in self._driven if isinstance(net, int))]) + 1
+
+    def _note(self, name: str) -> None:
+        cell = self.cells[name]
+        for port, nets in cell["connections"].items():
+            for net in nets:
+                if cell["port_directions"][port] == "output":
+                    self.driver[net] = (name, port)
+                else:
+                    self.readers[net].add((name, port))
+
+    def kind(self, name: str) -> str:
+        """The type of a cell, "" of a port of the module."""
+        return self.cells[name]["type"] if name else ""
+
+    def pin(self, name: str, port: str) -> Net:
+        """The net at a port of one bit; "0" if there is none."""
+        net: Net = (self.cells[name]["connections"].get(port) or ["x"])[0]
+        return "0" if net in ("x", "z") else net
+
+    def read_from(self, name: str, port: str) -> set[tuple[str, str]]:
+        """Who reads an output of one bit."""
+        net = self.pin(name, port)
+        return set() if isinstance(net, str) else self.readers[net]
+
+    def lut(self, name: str) -> tuple[tuple[Net, ...], Function]:
+        """The nets that a LUT4 reads, and its function."""
+        pins = tuple(self.pin(name, pin) for pin in PINS)
+        table = int(self.cells[name]["parameters"]["INIT"], 2)
+        return distinct(pins), lambda point: table >> place(pins, point) & 1
+
+    def connect(self, name: str, port: str, net: Net) -> None:
+        """Let an input read ``net``."""
+        self.readers[self.pin(name, port)].discard((name, port))
+        self.cells[name]["connections"][port] = [net]
+        self.readers[net].add((name, port))
+
+    def drive(self, name: str, port: str, net: Net) -> None:
+        """Let an output drive ``net``, which nothing drives, instead of what it drove."""
+        self.driver.pop(self.pin(name, port), None)
+        self.cells[name]["connections"][port] = [net]
+        self.driver[net] = (name, port)
+
+    def add_lut(self, name: str, pins: Sequence[Net], table: str) -> Net:
+        """Add a LUT4 of up to four ``pins``; the new net that it drives."""
+        result = self._next
+        self._next += 1
+        inputs = dict(zip(PINS, (*pins, *"0000"), strict=False))
+        self.cells[name] = {
+            "hide_name": 1,
+            "type": "LUT4",
+            "parameters": {"INIT": table},
+            "attributes": {},
+            "port_directions": {**dict.fromkeys(PINS, "input"), "Z": "output"},
+            "connections": {**{pin: [net] for pin, net in inputs.items()}, "Z": [result]},
+        }
+        self._note(name)
+        return result
+
+    def remove(self, name: str) -> None:
+        cell = self.cells.pop(name)
+        for port, nets in cell["connections"].items():
+            for net in nets:
+                self.readers[net].discard((name, port))
+                if self.driver.get(net) == (name, port):
+                    del self.driver[net]
+
+    def forget_undriven(self) -> None:
+        """Take the nets whose driver is gone out of the names; the last thing to do."""
+        gone = self._driven - set(self.driver)
+        for net in self._names.values():
+            net["bits"] = ["x" if bit in gone else bit for bit in net["bits"]]

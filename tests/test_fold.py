@@ -1,0 +1,200 @@
+"""What is folded into carry cells and resets does what it did: netlists before and after are
+simulated cell by cell, by the rules of the cells and not by the passes' own reading of them."""
+
+import json
+import random
+import subprocess
+import sys
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from amaranth.back import verilog
+from amaranth.hdl import Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from uwarp_boards.synth import fold
+
+PATTERNS = 1 << 14
+ONES = (1 << PATTERNS) - 1
+STATES = ("TRELLIS_FF", "TRELLIS_DPR16X4", "DP16KD")
+
+
+class Cells(wiring.Component):
+    """A counter that loads, one that counts down, conditional operands, bits cleared together."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            {
+                "load": In(1),
+                "keep": In(1),
+                "enable": In(1),
+                "a": In(12),
+                "b": In(12),
+                "up": Out(12),
+                "down": Out(13),
+                "total": Out(12),
+                "kept": Out(12),
+                "less": Out(1),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        operand = Signal(12)
+        m.d.comb += operand.eq(Mux(self.enable, self.b, self.a ^ 0x5A5))
+        m.d.sync += [
+            self.up.eq(Mux(self.load, self.a, self.up + 1)),
+            self.down.eq(Mux(self.load, self.b, self.down - 1)),
+            self.total.eq(self.total + operand),
+            self.less.eq(self.a < ~operand),
+        ]
+        with m.If(self.enable):
+            m.d.sync += self.kept.eq(self.b & self.keep.replicate(12))
+        return m
+
+
+def synthesised(unit: wiring.Component, directory: Path) -> dict[str, Any]:
+    (directory / "unit.v").write_text(verilog.convert(unit, name="unit", emit_src=False))
+    script = (
+        "from pyosys import libyosys as y; d = y.Design();"
+        "y.run_pass('read_verilog unit.v', d);"
+        "y.run_pass('synth_ecp5 -top unit -json unit.json', d)"
+    )
+    subprocess.run(
+        [sys.executable, "-c", script], cwd=directory, check=True, stdout=subprocess.DEVNULL
+    )
+    module: dict[str, Any] = json.loads((directory / "unit.json").read_text())["modules"]["unit"]
+    return module
+
+
+class Evaluation:
+    """Values of the nets of a netlist, :data:`PATTERNS` bits each: inputs and what is stored are
+    random, but the same by ``seed`` for cells of one name."""
+
+    def __init__(self, module: dict[str, Any], seed: int) -> None:
+        self.cells = module["cells"]
+        self.seed = seed
+        self.values: dict[Any, int] = {"0": 0, "1": ONES, "x": 0}
+        self.driver = {
+            net: (name, port, number)
+            for name, cell in self.cells.items()
+            for port, nets in cell["connections"].items()
+            if cell["port_directions"][port] == "output"
+            for number, net in enumerate(nets)
+        }
+        for name, port in module["ports"].items():
+            if port["direction"] == "input":
+                for number, net in enumerate(port["bits"]):
+                    self.values[net] = self.random("port", name, number)
+
+    def random(self, *key: object) -> int:
+        return random.Random(repr((self.seed, *key))).getrandbits(PATTERNS)
+
+    def pin(self, name: str, port: str) -> int:
+        return self.net((self.cells[name]["connections"].get(port) or ["0"])[0])
+
+    def net(self, net: Any) -> int:
+        if net not in self.values:
+            self.values[net] = self.driven(*self.driver[net])
+        return self.values[net]
+
+    def table(self, bits: str, inputs: list[int]) -> int:
+        value = 0
+        for place, bit in enumerate(reversed(bits)):
+            if bit == "1":
+                term = ONES
+                for number, given in enumerate(inputs):
+                    term &= given if place >> number & 1 else ~given
+                value |= term
+        return value & ONES
+
+    def driven(self, name: str, port: str, number: int) -> int:
+        kind, parameters = self.cells[name]["type"], self.cells[name]["parameters"]
+        if kind in STATES:
+            return self.random(name, port, number)
+        if kind == "LUT4":
+            return self.table(parameters["INIT"], [self.pin(name, pin) for pin in "ABCD"])
+        if kind in ("PFUMX", "L6MUX21"):
+            high, low, select = ("ALUT", "BLUT", "C0") if kind == "PFUMX" else ("D1", "D0", "SD")
+            chosen = self.pin(name, select)
+            return self.pin(name, high) & chosen | self.pin(name, low) & ~chosen
+        assert kind == "CCU2C", kind
+        carry, gives = self.pin(name, "CIN"), {}
+        for half in "01":
+            inputs = [self.pin(name, pin + half) for pin in "ABCD"]
+            propagate = self.table(parameters[f"INIT{half}"], inputs)
+            generate = self.table(parameters[f"INIT{half}"][-4:], inputs[:2])
+            gives[f"S{half}"] = propagate ^ carry
+            carry = propagate & carry | generate & ~propagate & ONES
+        return {**gives, "COUT": carry}[port]
+
+    def next_state(self, name: str) -> int:
+        parameters = self.cells[name]["parameters"]
+        given = self.pin(name, "CE")
+        enable = {"CE": given, "INV": ~given & ONES, "1": ONES}[parameters["CEMUX"].strip()]
+        state = self.pin(name, "DI") & enable | self.pin(name, "Q") & ~enable
+        reset = self.pin(name, "LSR") if self.cells[name]["connections"].get("LSR") else 0
+        return state & ~reset | (reset if parameters["REGSET"] == "SET" else 0)
+
+    def outcome(self) -> dict[tuple[str, ...], int]:
+        """All that the netlist tells: the next state of each flip-flop, what memories are given,
+        and the outputs."""
+        told = {}
+        for name, cell in self.cells.items():
+            if cell["type"] == "TRELLIS_FF":
+                told[name,] = self.next_state(name)
+            elif cell["type"] in STATES:
+                for port, nets in cell["connections"].items():
+                    if cell["port_directions"][port] == "input":
+                        told |= {(name, port, str(k)): self.net(n) for k, n in enumerate(nets)}
+        return told
+
+
+def kinds(module: dict[str, Any], kind: str) -> int:
+    return sum(cell["type"] == kind for cell in module["cells"].values())
+
+
+@pytest.fixture(scope="module")
+def netlist(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return synthesised(Cells(), tmp_path_factory.mktemp("fold"))
+
+
+def test_folded_netlist_does_the_same(netlist: dict[str, Any]) -> None:
+    folded = deepcopy(netlist)
+    fold(folded)
+    for seed in range(4):
+        before, after = Evaluation(netlist, seed).outcome(), Evaluation(folded, seed).outcome()
+        assert before == after, f"seed {seed}"
+    # The loads of two counters, the operands that are not inverted, all bits cleared but one LUT.
+    assert kinds(netlist, "LUT4") - kinds(folded, "LUT4") >= 12 + 12 + 5 + 11
+    assert kinds(netlist, "CCU2C") == kinds(folded, "CCU2C")
+    assert kinds(netlist, "TRELLIS_FF") == kinds(folded, "TRELLIS_FF")
+
+
+def test_each_carry_cell_counts(netlist: dict[str, Any]) -> None:
+    """The comparison above sees a wrong place in the table of any half of a carry cell that has
+    both its operands."""
+    folded = deepcopy(netlist)
+    fold(folded)
+    right = Evaluation(folded, 0).outcome()
+    for name, cell in folded["cells"].items():
+        operands = [cell["connections"].get(pin) for pin in ("A1", "B1")]
+        if cell["type"] == "CCU2C" and all(isinstance(net[0], int) for net in operands if net):
+            wrong = deepcopy(folded)
+            parameters = wrong["cells"][name]["parameters"]
+            parameters["INIT1"] = "".join("10"[int(bit)] for bit in parameters["INIT1"])
+            assert Evaluation(wrong, 0).outcome() != right, name
+
+
+def test_nothing_reads_what_is_gone(netlist: dict[str, Any]) -> None:
+    folded = deepcopy(netlist)
+    fold(folded)
+    driven = set(Evaluation(folded, 0).driver)
+    driven |= {net for port in folded["ports"].values() for net in port["bits"]} | {"0", "1", "x"}
+    for name, cell in folded["cells"].items():
+        assert all(net in driven for nets in cell["connections"].values() for net in nets), name
+    for name, net in folded["netnames"].items():
+        assert all(bit in driven for bit in net["bits"]), name
