@@ -15,7 +15,7 @@ help:
 	@echo "make test    run every test"
 	@echo "make soak    run the long tests as well"
 	@echo "make lint    ruff and mypy"
-	@echo "make docs    write the generated documents again"
+	@echo "make docs    write docs/registers.md again"
 	@echo "make resources  synthesise every unit and write docs/resources.md (an hour or two)"
 	@echo "make setup   only set up .venv;  make clean   remove all that was made"
 
@@ -56,7 +56,7 @@ lint: setup
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
 docs: setup
-	@$(BIN)/python -m uwarp.contract
+	@$(BIN)/python -m uwarp.contract registers --output docs/registers.md
 
 resources: setup
 	@$(BIN)/python -m uwarp_boards.resources

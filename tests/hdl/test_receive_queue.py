@@ -29,12 +29,21 @@ async def pause(ctx, cycles):
         await ctx.tick()
 
 
+def ring_octets(log2):
+    """Octets of a receive ring, and what its address is a multiple of."""
+    return max(64, RECV_WQE.size << log2)
+
+
 class Ring:
-    """Software's side of a receive ring. A slot holds its WQE only while that is posted."""
+    """Software's side of a receive ring. A slot holds its WQE only while that is posted.
+
+    The bits of the address that it is given below the ring's size are taken as 0 (1.6).
+    """
 
     def __init__(self, qpn, address, log2, state, first=0):
         self.qpn = qpn
-        self.address = address
+        self.given = address
+        self.address = address // ring_octets(log2) * ring_octets(log2)
         self.log2 = log2
         self.state = state
         self.producer = self.consumer = self.rung = first
@@ -42,9 +51,7 @@ class Ring:
 
     @property
     def row(self):
-        return bits_of(
-            QP_ROW, qp_row(state=self.state, rq_addr=self.address >> 6, rq_log2=self.log2)
-        )
+        return bits_of(QP_ROW, qp_row(state=self.state, rq_addr=self.given >> 6, rq_log2=self.log2))
 
     def address_of(self, index):
         return self.address + RECV_WQE.size * (index % (1 << self.log2))
@@ -89,10 +96,12 @@ class QueueBench:
             self.new_ring(qpn, (0, 1, 2, 3, 4, 5, 6, 7)[qpn], QpState.RTS, first)
 
     def new_ring(self, qpn, log2, state, first=0):
-        """At any multiple of 64 octets: some lie across a page's end."""
-        self.top += 64 * self.rng.randrange(1, 40)
-        self.rings[qpn] = Ring(qpn, self.top, log2, state, first)
-        self.top += max(64, RECV_WQE.size << log2)
+        """Behind all others, at any multiple of 64 octets within a multiple of its size."""
+        size = ring_octets(log2)
+        self.top = (self.top // size + self.rng.randrange(1, 4)) * size
+        given = self.top + 64 * self.rng.randrange(size // 64)
+        self.rings[qpn] = Ring(qpn, given, log2, state, first)
+        self.top += size
 
     def post(self, ring, number):
         for _ in range(number):

@@ -36,6 +36,7 @@ from uwarp.contract import TICK_CYCLES, Counter, Parameters
 
 from ..interfaces import CompletionSignature, CreditSignature, WriteClientSignature
 from ..layouts import MODERATION_ROW, CqDoorbell, CreditOperation, EventRequest
+from ..ring import ring_entry
 from ..stream.queue import connect_streams
 from .cqe_writer import CqeWriter, Slot
 from .moderation import ModerationTimers
@@ -529,12 +530,12 @@ class CompletionUnit(wiring.Component):
         with m.If(writer.slots.ready):
             m.d.sync += slot_valid.eq(0)
         size = Cat(Const(1, 1), ring.in_ring) & ~Cat(ring.in_ring, Const(0, 1))
-        offset = state.producer[:_LARGEST_LOG2] & ring.in_ring
+        entry = ring_entry(ring.address, state.producer, ring.in_ring)
         with m.If(~is_odd & completing.any()):
             m.d.sync += [
                 slot_valid.eq(1),
                 slot.client.eq(_index(completing)),
-                slot.address.eq(Cat(Const(0, 6), ring.address + offset)),
+                slot.address.eq(Cat(Const(0, 6), entry)),
                 slot.phase.eq(~(state.producer[: len(size)] & size).any()),
                 slot.time.eq(self.time),
                 slot.discard.eq(~produces),

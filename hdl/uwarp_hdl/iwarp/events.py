@@ -17,6 +17,7 @@ from uwarp.contract import EVENT, EVENT_TIME_LOG2, Counter, EventType, Parameter
 from ..choice import chosen, word_after
 from ..interfaces import WriteClientSignature
 from ..layouts import EventRequest, EventRing, ReceivedTerminate, structure_layout
+from ..ring import ring_entry
 from ..stream.arbiter import RoundRobin
 from ..stream.queue import Queue
 
@@ -81,7 +82,8 @@ class EventUnit(wiring.Component):
         producer = Signal(32)
         occupied = Signal(32)
         full = Signal()
-        offset = Signal(15)
+        entry_bits = exact_log2(EVENT.size)
+        entry = Signal(64 - entry_bits)
         phase = Signal()
         written_phase = Signal()
         time = Signal(_EVENT_LAYOUT["time_low"].width)
@@ -94,7 +96,7 @@ class EventUnit(wiring.Component):
             in_ring.eq(Cat(ring.log2 > bit for bit in range(len(in_ring)))),
             occupied.eq(producer - self.consumer),
             full.eq(~ring.enabled | (occupied == size)),
-            offset.eq(producer & in_ring),
+            entry.eq(ring_entry(ring.address[entry_bits:], producer, in_ring)),
             phase.eq(~(producer & size).any()),
             self.written.eq(self.write.done),
             self.events.eq(0),
@@ -132,7 +134,7 @@ class EventUnit(wiring.Component):
         with m.If(burst.ready):
             m.d.sync += burst.valid.eq(0)
 
-        # What ``full``, ``offset`` and ``phase`` say is right two cycles after the index moved.
+        # What ``full``, ``entry`` and ``phase`` say is right two cycles after the index moved.
         moved = Signal(2)
         m.d.sync += moved.eq(moved[1:])
         decided = Signal()
@@ -162,7 +164,7 @@ class EventUnit(wiring.Component):
                     with m.Else():
                         m.d.sync += [
                             self.events[Counter.EVENTS].eq(1),
-                            burst.p.address.eq(ring.address + (offset << exact_log2(EVENT.size))),
+                            burst.p.address.eq(Cat(ring.address[:entry_bits], entry)),
                             burst.valid.eq(1),
                             producer.eq(producer + 1),
                             moved.eq(0b11),

@@ -20,6 +20,7 @@ from uwarp.contract import BURST_WORDS, RECV_WQE, EventType, Parameters, QpState
 
 from ..interfaces import ReadClientSignature, TableReadSignature
 from ..layouts import QP_ROW, RECV_WQE_LAYOUT, EventRequest
+from ..ring import ring_entry
 from ..stream.roomy_fifo import RoomyFifo
 
 __all__ = [
@@ -302,6 +303,7 @@ class ReceivePrefetch(wiring.Component):
                     level.eq(asked - self.consumer),
                     in_ring.eq(ring_mask),
                     slot.eq(asked & ring_mask),
+                    wqe_address.eq(ring_entry(ring_addr << _WQES_LOG2, asked, ring_mask)),
                 ]
                 m.next = "DIFFERENCES"
                 with m.If(~up):
@@ -310,7 +312,6 @@ class ReceivePrefetch(wiring.Component):
                 burst_bits = exact_log2(largest)
                 behind = ~slot & in_ring
                 m.d.sync += [
-                    wqe_address.eq((ring_addr << _WQES_LOG2) + slot),
                     ring_left.eq(Mux(behind[burst_bits:].any(), largest, behind[:burst_bits] + 1)),
                     many.eq(self.posted[level_bits:].any()),
                     left.eq(self.posted[:level_bits] - level),

@@ -25,6 +25,7 @@ from uwarp.contract import Parameters, QpState
 from ..compare import at_least
 from ..interfaces import CreditSignature, TableReadSignature
 from ..layouts import QP_ROW, CreditOperation, RingDoorbell
+from ..ring import ring_entry
 from ..stream.queue import Queue
 
 __all__ = [
@@ -176,7 +177,8 @@ class SendScheduler(wiring.Component):
         slot = Signal(slot_width(self._parameters))  # of the next message, if ``slot_valid``
         slot_valid = Signal()
         sweep = Signal(range(n_slots))
-        offset = Signal(16)
+        next_entry = Signal(16)
+        in_ring = Signal(16)
         fetch = self.fetches.p
         next_index = Signal(32)
         more = Signal()  # work after this WQE
@@ -210,14 +212,14 @@ class SendScheduler(wiring.Component):
             fetch.wide.eq(qp.sq_wide),
         ]
         # Known two cycles after ``row`` and ``qp`` are, which is when a fetch may begin.
-        place = Cat(
-            bit & at_least(qp.sq_log2, index + 1) for index, bit in enumerate(row.next[:15])
-        )
+        places = Cat(at_least(qp.sq_log2, log2) for log2 in range(1, 16))
+        next_place = row.next[: len(places)]
         m.d.sync += [
             next_index.eq(row.next + 1),
             more.eq(next_index != row.producer),
-            offset.eq(Mux(qp.sq_wide, place << 1, place)),
-            fetch.entry.eq(Cat(qp.sq_addr[0] & ~qp.sq_wide, qp.sq_addr[1:]) + offset),
+            next_entry.eq(Mux(qp.sq_wide, next_place << 1, next_place)),
+            in_ring.eq(Mux(qp.sq_wide, places << 1 | 1, places)),
+            fetch.entry.eq(ring_entry(qp.sq_addr, next_entry, in_ring)),
             extra_full.eq(extra == EXTRA_SLOTS),
             retiring.eq(flight_read.data),
         ]

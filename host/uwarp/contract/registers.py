@@ -98,7 +98,7 @@ class Register(Enum):
     )
     EVENT_STATUS = RegisterInfo(0x0C4, AccessMode.W1C, "bit 0: an event has been written")
     EVENT_ADDR_LOW = RegisterInfo(
-        0x0C8, AccessMode.RW, "DMA address of the event ring, a multiple of 64"
+        0x0C8, AccessMode.RW, "DMA address of the event ring, a multiple of its size and of 64"
     )
     EVENT_ADDR_HIGH = RegisterInfo(0x0CC, AccessMode.RW, "its upper 32 bits")
     EVENT_RING = RegisterInfo(

@@ -41,8 +41,12 @@ QP_ENTRY = Structure(
         ),
         Field("opcodes", 16, "bit n set: RDMAP opcode n is accepted"),
         Field("send_burst", 16, "octets that its bucket holds beyond 64, in units of 64"),
-        Field("sq_addr", 56, "DMA address of the send ring, in units of 64 octets; even if wide"),
-        Field("rq_addr", 56, "DMA address of the receive ring, in units of 64 octets"),
+        Field(
+            "sq_addr",
+            56,
+            "DMA address of the send ring, in units of 64 octets; see device behaviour, 1.6",
+        ),
+        Field("rq_addr", 56, "DMA address of the receive ring, in units of 64 octets; as sq_addr"),
         Field("peer_ip", 128, "whom it listens to: an IPv6 address, IPv4 mapped into it"),
         Field("peer_mask", 128, "bits of peer_ip that must agree; 0 listens to every address"),
         Field("peer_port", 16, "UDP port it listens to; 0 listens to every port"),
@@ -82,7 +86,7 @@ CQ_ENTRY = Structure(
         Field("_reserved0", 7),
         Field("log2", 8, "log2 of the ring's entries, 1 to 16"),
         Field("_reserved1", 48),
-        Field("addr", 64, "DMA address of the ring, a multiple of 64"),
+        Field("addr", 64, "DMA address of the ring, a multiple of its size"),
     ),
 )
 

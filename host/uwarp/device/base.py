@@ -31,8 +31,9 @@ class Device(Protocol):
     def map(self, address: int, length: int, *, writable: bool = True) -> int:
         """Let the device reach ``length`` octets of this process's memory at ``address``.
 
-        Returns the DMA address of the first octet. The caller keeps the memory alive until
-        :meth:`unmap`.
+        Returns the DMA address of the first octet: of memory that begins with a page a multiple of
+        the power of two that holds ``length``, as rings need it. The caller keeps the memory alive
+        until :meth:`unmap`.
         """
 
     def unmap(self, dma_address: int) -> None:

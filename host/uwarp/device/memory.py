@@ -44,7 +44,9 @@ class Mapping:
 
 
 class AddressSpace:
-    """The DMA addresses of one NIC. Bounds are those of the octets mapped, not of pages."""
+    """The DMA addresses of one NIC. Bounds are those of the octets mapped, not of pages. A mapping
+    from a page's begin on lies at a multiple of the power of two that holds it, as a ring has to.
+    """
 
     def __init__(self) -> None:
         self._next = FIRST
@@ -56,7 +58,8 @@ class AddressSpace:
             raise ValueError(
                 f"cannot map {length} octets at {address:#x}; it takes 1 or more, at 1 or above"
             )
-        start = self._next + address % PAGE
+        step = max(PAGE, 1 << (length - 1).bit_length())
+        start = -(-self._next // step) * step + address % PAGE
         self._next = (start + length + 2 * PAGE - 1) // PAGE * PAGE
         mapping = Mapping(start, length, address, writable)
         self._starts.append(start)

@@ -19,6 +19,7 @@ from uwarp.contract import (
 from .clock import Clock, time_fields
 from .dma import Dma
 from .events import EventRing
+from .ring import entry_address
 
 __all__ = ["CompletionQueues"]
 
@@ -121,7 +122,7 @@ class CompletionQueues:
             **time_fields(self._clock.time),
             phase=1 - (queue.producer >> queue.log2 & 1),
         )
-        address = queue.addr + CQE.size * (queue.producer & (1 << queue.log2) - 1)
+        address = entry_address(queue.addr, CQE.size, queue.log2, queue.producer)
         if self._dma.write_in_two(address, cqe, _LAST_WORD):
             self._events.post(EventType.DMA_CQE, number)
         queue.producer = (queue.producer + 1) & 0xFFFF_FFFF

@@ -8,6 +8,7 @@ from uwarp.contract import EVENT, EVENT_TIME_LOG2, Counter, EventType
 
 from .clock import Clock, time_fields
 from .dma import Dma
+from .ring import entry_address
 
 __all__ = ["EventRing"]
 
@@ -46,6 +47,6 @@ class EventRing:
             phase=phase,
         )
         self.counters[Counter.EVENTS] += 1
-        self.dma.write(self.addr + EVENT.size * (self.producer & size - 1), octets)
+        self.dma.write(entry_address(self.addr, EVENT.size, self.log2, self.producer), octets)
         self.producer = (self.producer + 1) & 0xFFFF_FFFF
         self.status = 1

@@ -11,6 +11,7 @@ from .completion import CompletionQueues
 from .events import EventRing
 from .faults import QpDma
 from .reads import Response
+from .ring import entry_address
 from .tables import QueuePair, RegionRow, Tables
 from .terminates import Reporter
 from .trackers import Placement, Tracker, Trackers
@@ -96,8 +97,9 @@ class Receiver:
         if not self._completions.has_room(qp.row.recv_cq):
             return self._cq_full(qp)
 
-        index = qp.rq_consumer & (1 << qp.row.rq_log2) - 1
-        octets = self._dma.read(qp, 64 * qp.row.rq_addr + RECV_WQE.size * index, RECV_WQE.size)
+        row, size = qp.row, RECV_WQE.size
+        address = entry_address(64 * row.rq_addr, size, row.rq_log2, qp.rq_consumer)
+        octets = self._dma.read(qp, address, size)
         wqe = RECV_WQE.unpack(octets or bytes(RECV_WQE.size))
         addr, length = wqe.sge0_addr, wqe.sge0_length
         region = self._tables.allowed_sge(

@@ -27,6 +27,7 @@ from uwarp.wire import (
 
 from .faults import QpDma
 from .reads import read_sink
+from .ring import entry_address
 from .tables import QpRow, QueuePair, Tables
 
 __all__ = ["Piece", "SendWqe", "Sge", "read_wqe"]
@@ -180,6 +181,6 @@ def read_wqe(dma: QpDma, qp: QueuePair) -> SendWqe:
     """The QP's next send WQE."""
     row = qp.row
     size = SEND_WQE.size + (SEND_WQE_EXTENSION.size if row.sq_wide else 0)
-    index = qp.sq_consumer & (1 << row.sq_log2) - 1
-    octets = dma.read(qp, 64 * row.sq_addr + size * index, size)
+    address = entry_address(64 * row.sq_addr, size, row.sq_log2, qp.sq_consumer)
+    octets = dma.read(qp, address, size)
     return SendWqe.parse(octets, bool(row.sq_wide))
