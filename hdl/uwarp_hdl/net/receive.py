@@ -67,6 +67,9 @@ class FrameReceiver(wiring.Component):
     ----------
     rx : In(PacketSignature)
         Always ready.
+    cut : In(1)
+        The frame that comes in, 10 cycles after its first word or later, is dropped as one that
+        finds no room.
     config : In(PortConfig)
     ports : Out(PortLookupSignature)
     groups : Out(GroupLookupSignature)
@@ -97,6 +100,7 @@ class FrameReceiver(wiring.Component):
         super().__init__(
             {
                 "rx": In(PacketSignature()),
+                "cut": In(1),
                 "config": In(PortConfig),
                 "ports": Out(PortLookupSignature((parameters.n_qp - 1).bit_length())),
                 "groups": Out(GroupLookupSignature((parameters.n_group - 1).bit_length())),
@@ -216,7 +220,7 @@ class FrameReceiver(wiring.Component):
             payloads.i.payload.last.eq(last),
             payloads.i.valid.eq(puts & ~earlier_lost),
             skips.eq(earlier_skipped | skips_word),
-            lost.eq(earlier_lost | puts & ~payloads.i.ready),
+            lost.eq(self.cut | earlier_lost | puts & ~payloads.i.ready),
             fits.eq(~lost & ~skips & queue.ready),
             commit.eq(end & verdict.accept & fits),
             discard.eq(end & ~(verdict.accept & fits)),
