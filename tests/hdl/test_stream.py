@@ -169,7 +169,9 @@ def test_packet_fifo(depth, seed):
             room = ctx.get(dut.i.ready)
             waiting = len(committed) + len(undecided)
             assert not room or waiting <= depth + 1, f"{cycle=} {seed=}: {waiting} in {depth}"
-            assert room or waiting >= depth or discarded, f"{cycle=} {seed=}: refused at {waiting} of {depth}"
+            assert room or waiting >= depth or discarded, (
+                f"{cycle=} {seed=}: refused at {waiting} of {depth}"
+            )
             refused += write and not room
             taken = output.look(ctx, ready)
             if taken is not None:

@@ -29,6 +29,7 @@ from amaranth.lib.wiring import In, Out
 from uwarp.contract import Counter, Parameters
 from uwarp.wire import FRAME_OVERHEAD
 
+from ..compare import equal
 from ..interfaces import PacketSignature
 from ..layouts import PacketBeat, frame_words
 
@@ -218,7 +219,7 @@ class Loopback(wiring.Component):
             writer.addr.eq(write),
             writer.data.eq(self.rx.p),
             writer.en.eq(puts),
-            unread.eq(write != read),
+            unread.eq(~equal(m, write, read)),
             reader.addr.eq(read),
             reader.en.eq(unread & (~fetched | gives)),
             level.eq(write - read),

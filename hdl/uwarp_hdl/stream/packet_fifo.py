@@ -18,6 +18,8 @@ from amaranth.hdl import Module, Signal, ValueCastable
 from amaranth.lib import memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from ..compare import equal
+
 __all__ = ["PacketFifo"]
 
 
@@ -108,8 +110,10 @@ class PacketFifo(wiring.Component):
 
         head_free = ~self.o.valid | self.o.ready
         read_next = Signal.like(read)
+        is_last = Signal()
         m.d.comb += [
             read_next.eq(read + 1),
+            is_last.eq(equal(m, read_next, committed)),
             reader.addr.eq(read[:-1]),
             reader.en.eq(unread & (~fetched | head_free)),
         ]
@@ -122,7 +126,7 @@ class PacketFifo(wiring.Component):
         with m.If(self.commit & (undecided | put)):
             m.d.sync += unread.eq(1)
         with m.Elif(reader.en):
-            m.d.sync += unread.eq(read_next != committed)
+            m.d.sync += unread.eq(~is_last)
 
         oldest = read
         if self._repeats:
@@ -137,5 +141,5 @@ class PacketFifo(wiring.Component):
                     fetched.eq(0),
                     self.o.valid.eq(0),
                 ]
-        m.d.sync += room.eq((write_next ^ oldest) != self._depth)
+        m.d.sync += room.eq(~equal(m, write_next, oldest ^ self._depth))
         return m
