@@ -169,6 +169,7 @@ class Nic(wiring.Component):
             receiver.waiting.eq(frames.waiting),
             receiver.more.eq(copies.more),
             frames.again.eq(copies.again),
+            frames.cut.eq(loopback.cut),
             frames.config.eq(control.config),
             receiver.time.eq(control.time),
             receiver.close.eq(control.close),

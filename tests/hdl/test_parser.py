@@ -356,15 +356,26 @@ class Run:
 
     ``frames`` are octets, or pairs of octets and the numbers of the beats that carry ``error``.
     ``gap`` and ``stall`` are probabilities for each cycle; ``open_at`` holds the outputs until that
-    cycle; ``later`` is another configuration, and the cycle in which it comes.
+    cycle; ``later`` is another configuration, and the cycle in which it comes; ``cuts`` are the
+    cycles with ``cut``.
     """
 
     def __init__(
-        self, frames, *, gap=0.0, stall=0.0, open_at=0, seed=SEED, config=CONFIG, later=(), **sizes
+        self,
+        frames,
+        *,
+        gap=0.0,
+        stall=0.0,
+        open_at=0,
+        seed=SEED,
+        config=CONFIG,
+        later=(),
+        cuts=(),
+        **sizes,
     ):
         self.frames = [item if isinstance(item, tuple) else (item, ()) for item in frames]
         self.gap, self.stall, self.open_at, self.seed = gap, stall, open_at, seed
-        self.config, self.later = config, later
+        self.config, self.later, self.cuts = config, later, cuts
         self.outcomes, self.datagrams, self.payloads = [], [], []
         self.frame_ends, self.datagram_times = [], []
         harness = Harness(**sizes)
@@ -403,6 +414,7 @@ class Run:
             send = pending is not None and rng.random() >= self.gap
             if self.later and cycle == self.later[1]:
                 ctx.set(dut.config, self.later[0])
+            ctx.set(dut.cut, cycle in self.cuts)
             ready = (
                 cycle >= self.open_at and rng.random() >= self.stall,
                 cycle >= self.open_at and rng.random() >= self.stall,
@@ -869,6 +881,19 @@ def test_frames_of_other_groups_take_no_room():
     assert run.outcomes[12:] == [Counter.DROP_OVERFLOW] * 2 + [Counter.DROP_MAC_FILTER] * 9 + [
         Counter.DROP_OVERFLOW
     ]
+
+
+@pytest.mark.parametrize("words", range(11, 40, 4))
+def test_a_frame_that_is_cut(words):
+    """It counts as one that found no room, whatever came of it, and those around it are whole."""
+    whole = [good(0xC, 100), good(0xC, 64), good(0x3, 200), good(0xC, 1)]
+    frames = [whole[0], good(0xC, 300)[: 8 * words], whole[1], good(port=9, size=300), *whole[2:]]
+    counts = [-(-len(octets) // 8) for octets in frames]
+    cuts = [sum(counts[:number]) - 2 for number in (2, 4)]
+    run = Run(frames, cuts=cuts)
+    lost = Counter.DROP_OVERFLOW
+    assert run.outcomes == [None, lost, None, lost, None, None]
+    run.check_datagrams([expected(octets) for octets in whole])
 
 
 @pytest.mark.parametrize("register", ("mac", "ipv4", "mtu"))

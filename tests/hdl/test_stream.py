@@ -152,11 +152,13 @@ def test_packet_fifo(depth, seed):
     async def bench(ctx):
         rng = random.Random(seed)
         committed, undecided, output, refused, taken_count = deque(), [], HoldCheck(dut.o), 0, 0
+        decision = None
         for cycle in range(CYCLES):
             push, pull = ((0.9, 0.2), (0.5, 0.9), (0.9, 0.9))[cycle // 250 % 3]
             write, word = rng.random() < push, rng.getrandbits(16)
             # A full memory without committed words moves again by a decision alone.
             stuck = not committed and len(undecided) == depth
+            discarded = decision == "discard"
             decision = rng.choice(("commit", "discard")) if stuck or rng.random() < 0.2 else None
             ready = rng.random() < pull
             ctx.set(dut.i.valid, write)
@@ -167,7 +169,9 @@ def test_packet_fifo(depth, seed):
             room = ctx.get(dut.i.ready)
             waiting = len(committed) + len(undecided)
             assert not room or waiting <= depth + 1, f"{cycle=} {seed=}: {waiting} in {depth}"
-            assert room or waiting >= depth, f"{cycle=} {seed=}: refused at {waiting} of {depth}"
+            assert room or waiting >= depth or discarded, (
+                f"{cycle=} {seed=}: refused at {waiting} of {depth}"
+            )
             refused += write and not room
             taken = output.look(ctx, ready)
             if taken is not None:
@@ -180,7 +184,7 @@ def test_packet_fifo(depth, seed):
             if decision:
                 undecided.clear()
             await ctx.tick()
-        assert refused > 10 and taken_count > CYCLES // 5, f"{refused=} {taken_count=} {seed=}"
+        assert refused > 10 and taken_count > CYCLES // 6, f"{refused=} {taken_count=} {seed=}"
         ctx.set(dut.i.valid, 0)
         ctx.set(dut.commit, 0)
         ctx.set(dut.discard, 1)
@@ -207,6 +211,7 @@ def test_packets_again(seed):
         rng = random.Random(seed + 100)
         undecided, committed, left = [], deque(), []  # left: of the packet that is offered
         times, passes, told, full = 0, 0, 0, 0
+        discard = False
         for cycle in range(CYCLES):
             write = rng.random() < (0.9, 0.3)[cycle // 200 % 2]
             last = len(undecided) + 1 >= packets.randint(1, 12)
@@ -218,6 +223,7 @@ def test_packets_again(seed):
             full += not room
             taken = write and room
             keep = rng.random() < 0.7
+            discarded = discard
             # A packet without room goes, as the frame receiver has it.
             commit, discard = taken and last and keep, taken and last and not keep
             discard |= write and not room
@@ -229,7 +235,7 @@ def test_packets_again(seed):
             if times == 1 and committed:
                 held -= len(committed[0]) - len(left)
             assert held <= depth, f"{cycle=} {seed=}: {held} words in {depth}"
-            assert room or held >= depth - 1, f"{cycle=} {seed=}: refused at {held}"
+            assert room or held >= depth - 1 or discarded, f"{cycle=} {seed=}: refused at {held}"
             ctx.set(dut.again, times > 1)
             # Only as GroupCopies has it: with what is known of the packet.
             ctx.set(dut.o.ready, ready and times > 0)

@@ -12,9 +12,11 @@ complement. The octets of the lanes may be in either order, so long as all are i
 1071, section 2 B).
 """
 
-from amaranth.hdl import Module, Signal
+from amaranth.hdl import Cat, Const, Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
+
+from ..compare import equal
 
 __all__ = ["OnesComplementCheck"]
 
@@ -67,5 +69,6 @@ class OnesComplementCheck(wiring.Component):
             m.d.sync += total.eq(self._start)
         with m.Elif(add):
             m.d.sync += total.eq(total + lane_sum)
-        m.d.comb += self.right.eq((total[:16] ^ total[16:]).all())
+        above = Cat(total[16:], Const(0, 32 - self._width))
+        m.d.comb += self.right.eq(equal(m, total[:16], ~above))
         return m

@@ -18,6 +18,7 @@ from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
+from ..compare import at_least
 from .headers import PROTOCOL_UDP, SEGMENT, SEGMENT_CRC, UDP, UDP_HEADER, header_octets
 from .word import FrameWord
 
@@ -41,15 +42,22 @@ class UdpRemainder(wiring.Component):
         Of the frame, once the word with the UDP header's begin has gone by.
     octets : Out(16)
         For the word of the cycle before, if its step is 2 or more; 0 before and after.
+    covered : Out(8)
+        Which octets of that word these are.
     """
 
     word: In(FrameWord)
     udp_length: In(16)
     octets: Out(16)
+    covered: Out(8)
 
     def elaborate(self, platform):
         m = Module()
         before = 8 * SEGMENT_STEP - UDP
+
+        def covers(full, octets):
+            return Cat(full | (octets[:3] > octet) for octet in range(8))
+
         more = Signal()  # than a word
         begins = self.word.step == SEGMENT_STEP
         # One adder for both. There are no more when it begins, which is known earlier than that it
@@ -59,15 +67,22 @@ class UdpRemainder(wiring.Component):
             with m.If(begins):
                 m.d.sync += [
                     self.octets.eq(reduced),
+                    self.covered.eq(
+                        covers(at_least(self.udp_length, before + 8), self.udp_length - before)
+                    ),
                     # Nor are there more words of a datagram of less than its header: the verdict
                     # on that does not ask.
                     more.eq(self.udp_length[4:].any() | self.udp_length[:4].all()),
                 ]
             with m.Elif((self.word.step > SEGMENT_STEP) & more):
                 over_two = self.octets[5:].any() | self.octets[4] & self.octets[:4].any()
-                m.d.sync += [self.octets.eq(reduced), more.eq(over_two)]
+                m.d.sync += [
+                    self.octets.eq(reduced),
+                    self.covered.eq(covers(self.octets[4:].any(), self.octets)),
+                    more.eq(over_two),
+                ]
             with m.Else():
-                m.d.sync += [self.octets.eq(0), more.eq(0)]
+                m.d.sync += [self.octets.eq(0), self.covered.eq(0), more.eq(0)]
         return m
 
 
@@ -79,8 +94,8 @@ class SumCoverage(wiring.Component):
     following, word : In(FrameWord)
         Word of the next cycle, and of this one: what its numbers say of it is decided a cycle
         before.
-    remainder : In(16)
-        UDP octets left at the start of ``word``.
+    remainder, covered : In(16), In(8)
+        UDP octets left at the start of ``word``, and which octets of the word they are.
     ip_lanes, udp_lanes : Out(17).array(4)
         16-bit numbers to add, the octets of each swapped; ``ip_add``, ``ip_restart``, ``udp_add``
         and ``udp_restart`` as for OnesComplementCheck.
@@ -91,6 +106,7 @@ class SumCoverage(wiring.Component):
     following: In(FrameWord)
     word: In(FrameWord)
     remainder: In(16)
+    covered: In(8)
     ip_lanes: Out(17).array(4)
     ip_add: Out(1)
     ip_restart: Out(1)
@@ -112,7 +128,7 @@ class SumCoverage(wiring.Component):
         def at(*indices):
             return near & Cat(following.index[:3] == index for index in indices).any()
 
-        in_header = (following.index >= 2) & (following.step == 0)
+        in_header = at_least(following.index, 2) & (following.step == 0)
         starts_udp = following.step == 1
         late_ipv4 = ~following.ipv6 & ~following.early
         early_ipv4 = ~following.ipv6 & following.early
@@ -142,9 +158,7 @@ class SumCoverage(wiring.Component):
         ]
         # Octets that do not count are set to 0 last: that is the registers' reset, and takes no
         # LUTs.
-        covered = Signal(8)
-        full = self.remainder[3:].any()
-        m.d.comb += covered.eq(Cat(full | (self.remainder[:3] > octet) for octet in range(8)))
+        covered = self.covered
         for i, lane in enumerate(lanes):
             is_whole = Signal(name=f"is_whole{i}")
             m.d.comb += is_whole.eq(in_address[i] | (ends_header if i in (1, 2, 3) else 0))

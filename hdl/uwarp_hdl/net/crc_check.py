@@ -41,20 +41,24 @@ class CrcCheck(wiring.Component):
     def __init__(self, lead):
         if not 0 <= lead < 8:
             raise ValueError(f"lead is {lead}; it takes 0 to 7")
-        self._start = crc32c.unstep(crc32c.INITIAL, lead)
+        self._start = self._state(crc32c.unstep(crc32c.INITIAL, lead))
         super().__init__()
+
+    @staticmethod
+    def _state(value):
+        """What is kept for a state of the CRC: the one four zero octets before it. So a word adds
+        the share of its first half and, as they are, the octets of its second."""
+        return crc32c.unstep(value, 4)
 
     def elaborate(self, platform):
         m = Module()
-        # What a word's first four octets add lies beside the state, so one matrix does for both.
-        low, share = Signal(32), Signal(32)
+        share = Signal(32)
         add, restart = Signal(), Signal()
         state = Signal(32, init=self._start)
         tail = Signal(3)
-        residues = Array(Const(value, 32) for value in crc32c.RESIDUES[:8])
+        residues = Array(Const(self._state(value), 32) for value in crc32c.RESIDUES[:8])
         m.d.sync += [
-            low.eq(self.data[:32]),
-            share.eq(crc32c.data_share(self.data[32:])),
+            share.eq(crc32c.data_share(self.data[:32]) ^ self.data[32:]),
             add.eq(self.add),
             restart.eq(self.restart),
             tail.eq(self.tail),
@@ -62,6 +66,6 @@ class CrcCheck(wiring.Component):
         with m.If(restart):
             m.d.sync += state.eq(self._start)
         with m.Elif(add):
-            m.d.sync += state.eq(crc32c.advance(state ^ low, 8) ^ share)
+            m.d.sync += state.eq(crc32c.advance(state, 8) ^ share)
         m.d.comb += self.right.eq(state == residues[tail])
         return m

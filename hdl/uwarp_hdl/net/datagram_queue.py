@@ -3,22 +3,26 @@
 ::
 
     words --> lanes chosen --> memory --> register --> fields --> o
-    commit, details -------------> queue --------------^
+    details -----------------> memory --> register -----^
 
 Of a frame those words are written in which its header has something for the Datagram; its source
 addresses take the lanes that are of no use. They are in the memory before the frame's fate is known
 and are read again at once if no other Datagram waits, so that the fields are in their registers
-when it is. What the verdict comes with is in a queue of its own.
+when it is. The details that come with the verdict are known before it, too, and in a memory of
+their own.
 """
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from functools import reduce
+from operator import or_
+
+from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from uwarp.wire import IMMEDIATE_OPCODES, Opcode
 
+from ..compare import equal
 from ..layouts import Datagram, mapped_ipv4
-from ..stream.queue import Queue
 from .headers import SEGMENT, header_octets
 from .word import FrameWord
 
@@ -77,7 +81,8 @@ class DatagramQueue(wiring.Component):
     Parameters
     ----------
     datagrams : int
-        Room for Datagrams, 2 or more; for fewer if many of them are Read Requests by IPv6.
+        Room for Datagrams, a power of two from 2; for fewer if many of them are Read Requests by
+        IPv6.
 
     Members
     -------
@@ -89,7 +94,8 @@ class DatagramQueue(wiring.Component):
     opcode : In(4)
         Right from step 2 to the last word of the header.
     details : In(DatagramDetails)
-        With ``commit``.
+        Right from 2 cycles after ``word`` was the frame's last until ``commit``, if that has step 4
+        or a later one.
     ready : Out(1)
         There is room for the frame's Datagram. Right in the cycle in which it is committed.
     commit, discard : In(1)
@@ -101,6 +107,8 @@ class DatagramQueue(wiring.Component):
     """
 
     def __init__(self, datagrams: int) -> None:
+        if datagrams < 2 or datagrams & (datagrams - 1):
+            raise ValueError(f"datagrams is {datagrams!r}; it takes a power of two from 2")
         self._datagrams = datagrams
         super().__init__(
             {
@@ -119,37 +127,74 @@ class DatagramQueue(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.details = details = Queue(DatagramDetails, self._datagrams)
         word = Signal(_HeaderWord)
         loaded = Signal()
-        taken, taken_before = Signal(), Signal()
-        # Details leave a cycle late, in which ``loaded`` is 0: what takes a Datagram is far.
-        m.d.sync += taken_before.eq(taken)
+        taken = Signal()
+        some, has_details, details = self._count(m, taken)
         m.d.comb += [
-            details.i.p.eq(self.details),
-            details.i.valid.eq(self.commit),
-            self.o.valid.eq(details.o.valid & loaded),
+            self.o.valid.eq(some & loaded),
             taken.eq(self.o.valid & self.o.ready),
-            details.o.ready.eq(taken_before),
-            self.waiting.eq((details.level != 0) & ~(taken_before & (details.level == 1))),
-            *(self.o.p[name].eq(details.o.p[name]) for name in _OTHERS[:-1]),
+            *(self.o.p[name].eq(details[name]) for name in _OTHERS[:-1]),
         ]
-        captures = self._store(m, details, word, loaded)
+        # What was read of a Datagram that is discarded goes a cycle later.
+        flush = Signal()
+        m.d.sync += flush.eq(self.discard & ~self.waiting)
+        captures = self._store(m, has_details, word, loaded, flush)
         with m.If(taken):
             m.d.sync += loaded.eq(0)
         with m.Elif(captures):
             m.d.sync += loaded.eq(word.final)
-        with m.If(self.discard & ~self.waiting):
+        with m.If(flush):
             m.d.sync += loaded.eq(0)
         # The first word of the next Datagram may be captured then, but none of what is cleared.
         restarts = Signal()
-        m.d.sync += restarts.eq(taken | self.discard & ~self.waiting)
+        m.d.sync += restarts.eq(taken | flush)
         fields = self._capture(m, word, captures, restarts)
         m.d.comb += [self.o.p[name].eq(fields[name]) for name in fields.shape().members]
         m.d.comb += self.o.p.payload_offset.eq(header_octets(fields.opcode, SEGMENT)[:3])
         return m
 
-    def _store(self, m, details, word, loaded):
+    def _count(self, m, taken):
+        """Whether there is a Datagram, and details for another; and the oldest one's details."""
+        depth = self._datagrams
+        # No details are read while they are written, but those that are read again.
+        m.submodules.details = memory_of_details = memory.Memory(
+            shape=DatagramDetails, depth=depth, init=[], attrs={"no_rw_check": 1}
+        )
+        writer, reader = memory_of_details.write_port(), memory_of_details.read_port()
+        # One bit more than an address, so that full and empty differ.
+        oldest, oldest_next, end = (
+            Signal(range(2 * depth), name=name) for name in ("oldest", "oldest_next", "end")
+        )
+        # A Datagram leaves a cycle late, in which ``loaded`` is 0: what takes it is far.
+        taken_before = Signal()
+        some, full, has_details = Signal(), Signal(), Signal()
+        details = Signal(DatagramDetails)
+        # ``word`` was the last of its frame, and of a step that a Datagram's has: so no frame that
+        # is none writes while the one before it is read.
+        ended = Signal(2)
+        m.d.comb += [
+            oldest_next.eq(oldest + taken_before),
+            self.waiting.eq(~equal(m, oldest_next, end)),
+            writer.addr.eq(end[:-1]),
+            writer.data.eq(self.details),
+            writer.en.eq(ended[1] & ~full),
+            reader.addr.eq(oldest[:-1]),
+        ]
+        m.d.sync += [
+            taken_before.eq(taken),
+            oldest.eq(oldest_next),
+            end.eq(end + self.commit),
+            some.eq(self.waiting | self.commit),
+            full.eq(equal(m, oldest, end ^ depth)),
+            ended.eq(Cat(self.word.valid & self.word.last & (self.word.step >= 4), ended[0])),
+            details.eq(reader.data),
+        ]
+        with m.If(ended[1]):
+            m.d.sync += has_details.eq(~full)
+        return some, has_details, details
+
+    def _store(self, m, has_details, word, loaded, flush):
         """From ``self.word`` to ``word``, through the memory: whether that is to be captured."""
         depth = 1 << (_WORDS * self._datagrams - 1).bit_length()
         shape = len(word.as_value())
@@ -158,9 +203,7 @@ class DatagramQueue(wiring.Component):
             shape=shape, depth=depth, init=[], attrs={"no_rw_check": 1}
         )
         writer, reader = words.write_port(), words.read_port()
-        chosen, chooses = self._choose(m)
-        stored, stores = Signal(_HeaderWord), Signal()
-        m.d.sync += [stored.eq(chosen), stores.eq(chooses)]
+        stored, stores = self._choose(m)
 
         # One bit more than an address, so that full and empty differ.
         write, committed, read = (
@@ -171,7 +214,7 @@ class DatagramQueue(wiring.Component):
             writer.addr.eq(write[:-1]),
             writer.data.eq(stored.as_value()),
             writer.en.eq(stores & ~full),
-            self.ready.eq(details.i.ready & ~lost),
+            self.ready.eq(has_details & ~lost),
         ]
         write_next = (write + 1)[: len(write)]
         with m.If(writer.en):
@@ -194,7 +237,9 @@ class DatagramQueue(wiring.Component):
             captures.eq(staged & ~loaded),
             reader.addr.eq(read[:-1]),
             reader.en.eq(
-                (read != write) & (~self.waiting | (read != committed)) & (~fetched | stage_free)
+                ~equal(m, read, write)
+                & ~(self.waiting & equal(m, read, committed))
+                & (~fetched | stage_free)
             ),
         ]
         with m.If(reader.en):
@@ -209,12 +254,12 @@ class DatagramQueue(wiring.Component):
             m.d.sync += fetched.eq(reader.en)
         with m.If(stage_free):
             m.d.sync += [staged.eq(fetched), word.as_value().eq(reader.data)]
-        with m.If(self.discard & ~self.waiting):
+        with m.If(flush):
             m.d.sync += [read.eq(committed), fetched.eq(0), staged.eq(0)]
         return captures
 
     def _choose(self, m):
-        """The word to be written in the next cycle, and whether there is one."""
+        """From ``self.word`` to the word to be written, a cycle later, and whether there is one."""
         word, following = self.word, self.following
         stored, stores = Signal(_HeaderWord), Signal()
         # The source address of IPv6 begins in lane 1 of the word before ``_ADDRESS``; that of an
@@ -236,9 +281,7 @@ class DatagramQueue(wiring.Component):
             is_ports.eq(following.step == _PORTS),
             is_early_ipv4.eq(following.early & ~following.ipv6),
         ]
-        low, port, middle, high = (word.data.word_select(lane, 16) for lane in range(4))
-        lanes = [stored.data.word_select(lane, 16) for lane in range(4)]
-        m.d.comb += [
+        m.d.sync += [
             stores.eq(
                 word.valid & (is_address | is_rest | ((word.step != 0) & (word.step <= final_step)))
             ),
@@ -246,16 +289,32 @@ class DatagramQueue(wiring.Component):
             stored.ipv6.eq(word.ipv6),
             stored.early.eq(word.early),
             stored.final.eq(word.step == final_step),
-            Cat(lanes).eq(Cat(low, port, middle, high)),
         ]
+        with m.If(is_address):
+            m.d.sync += stored.kind.eq(_ADDRESS)
         with m.If(is_rest):
-            m.d.comb += [stored.kind.eq(_ADDRESS_ENDS), Cat(lanes[1:]).eq(before)]
-        with m.Elif(is_address):
-            m.d.comb += stored.kind.eq(_ADDRESS)
-            with m.If(is_early_ipv4):
-                m.d.comb += lanes[3].eq(before[32:])
-        with m.Elif(is_ports):
-            m.d.comb += Cat(lanes[0], lanes[2], lanes[3]).eq(mac)
+            m.d.sync += stored.kind.eq(_ADDRESS_ENDS)
+
+        # Of each lane registers for what may be in it, that are 0 (their reset) where it is not:
+        # their OR is the choice.
+        lanes = [[] for _ in range(4)]
+        ends_early = is_address & is_early_ipv4
+        neither = ~is_rest & ~is_ports
+        sources = {
+            "word": (word.data, (~is_ports, ~is_rest, neither, neither & ~ends_early)),
+            "before": (Cat(Const(0, 16), before), (None, is_rest, is_rest, is_rest | ends_early)),
+            "mac": (Cat(mac[:16], Const(0, 16), mac[16:]), (is_ports, None, is_ports, is_ports)),
+        }
+        for name, (octets, uses) in sources.items():
+            for lane, use in enumerate(uses):
+                if use is None:
+                    continue
+                part = Signal(16, name=f"{name}_{lane}")
+                m.d.sync += part.eq(octets.word_select(lane, 16))
+                with m.If(~use):
+                    m.d.sync += part.eq(0)
+                lanes[lane].append(part)
+        m.d.comb += stored.data.eq(Cat(reduce(or_, parts) for parts in lanes))
         return stored, stores
 
     def _capture(self, m, word, captures, restarts):

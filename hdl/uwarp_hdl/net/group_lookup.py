@@ -14,6 +14,7 @@ from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import Parameters
 
+from ..compare import equal
 from ..interfaces import GroupLookupSignature
 from ..layouts import MAPPED
 from .word import FrameWord
@@ -21,7 +22,7 @@ from .word import FrameWord
 __all__ = ["GroupLookup"]
 
 #: Bits of an address that are compared in one cycle behind the memory.
-_PART = 16
+_PART = 8
 
 
 class GroupLookup(wiring.Component):
@@ -104,7 +105,7 @@ class GroupLookup(wiring.Component):
         m.d.sync += [
             parts.eq(
                 Cat(
-                    groups.address[start : start + _PART] == destination[start : start + _PART]
+                    equal(m, groups.address[start:][:_PART], destination[start:][:_PART])
                     for start in range(0, 128, _PART)
                 )
             ),

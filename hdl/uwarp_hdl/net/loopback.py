@@ -3,40 +3,50 @@
 ::
 
     tx <--------+--------------------------------------- frame sender
-                +--> packet FIFO --+
-                                   +--> choice --> o, to the frame receiver
-    rx ------+---------------------+
-             +--> FIFO ------------+
+                +--> register ------+
+                                    OR --> o, to the frame receiver
+    rx ------+----------------------+
+             +--> FIFO -> register -+
 
-Frames from the MAC pass without latency until a looped one begins, which it does when none of
-theirs is there; what comes from the MAC meanwhile waits in a FIFO, of two parts, that holds as many
-words as the longest frame has, so that the MAC is never held back. The FIFO empties before another
-looped frame begins. A looped frame without room in the packet FIFO is dropped: the transmitter is
-never held back either, but for the octets between frames on the wire.
+A looped frame waits in the sender until the receive side is between two frames; then its words come
+in as they are sent. Frames from the MAC pass without latency, but for those that come during a
+looped frame: they wait in a FIFO, which has to be all but empty again before another looped frame
+begins. So the MAC is never held back, and its frames go first.
 
-One word a cycle; a looped frame's first word comes out 4 cycles after its last was sent.
+The FIFO has room for seven eighths of the longest frame. What fills it is a frame of nearly that
+length against a full wire, or one to a group that the wire takes in slowly: such a frame is cut,
+and the receive side drops it. One that has waited for long, since the wire brings frame upon frame,
+is let go without coming in. Both are counted, and the transmitter is held back no longer.
+
+One word a cycle. A looped frame's words come out one cycle after they were sent; those of the MAC's
+frames that wait 3 cycles after they came, or after the looped frame's last.
 """
 
 from amaranth.hdl import Module, Mux, Signal
-from amaranth.lib import wiring
+from amaranth.lib import memory, wiring
 from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import Counter, Parameters
 from uwarp.wire import FRAME_OVERHEAD
 
+from ..compare import equal
 from ..interfaces import PacketSignature
 from ..layouts import PacketBeat, frame_words
-from ..stream.packet_fifo import PacketFifo
-from ..stream.queue import Queue, connect_streams
 
 __all__ = ["Loopback"]
 
-#: Words that come from the MAC beside those that take a looped frame's place: while the way is
-#: changed, and while the FIFO begins to give.
+#: Words in the FIFO that do not keep a looped frame from beginning: a wire that leaves a word or
+#: two between frames never lets it run empty.
+_FEW = 8
+
+#: Room that is left when the FIFO counts as full: words come until it gives its first.
 _MARGIN = 16
 
 #: Cycles after a frame that does not go to the wire: what the wire would take besides its octets.
 _GAP = FRAME_OVERHEAD // 8
+
+#: Cycles that a looped frame waits for its turn at most: some three of the longest frames.
+_PATIENCE = 4096
 
 
 class Loopback(wiring.Component):
@@ -49,26 +59,32 @@ class Loopback(wiring.Component):
     Members
     -------
     sent : In(PacketSignature())
-        Frames to send. Ready but for what ``tx`` holds up and 3 cycles between frames.
+        Frames to send, each without a gap. Ready but for what ``tx`` holds up, before looped frames
+        and for 3 cycles after those that do not go to the wire.
     own, group : In(1)
         Of the frame that ``sent`` offers: its destination is the port's own MAC address, so it does
         not go to the wire; or it has the group bit.
     loop_groups : In(1)
-        Frames to groups come in again. It may change at any time and tells for frames that begin.
+        Frames to groups come in again. It may change at any time and tells for frames that are
+        offered later.
     tx : Out(PacketSignature())
         To the MAC.
     rx : In(PacketSignature())
-        From the MAC; always ready if ``o`` is.
+        From the MAC; always ready.
     o : Out(PacketSignature())
-        To the frame receiver.
+        To the frame receiver, which is always ready.
+    cut : Out(1)
+        Strobe: the frame whose words ``o`` offers, or if there was none yet the next, is to be
+        dropped for want of room. It ends with a word in the next cycle.
     events : Out
-        RX_FRAMES and DROP_OVERFLOW together for each looped frame that was dropped.
+        RX_FRAMES and DROP_OVERFLOW together for each looped frame that did not get its turn.
     busy : Out(1)
-        A looped frame, or a part of one, is here, or a frame from the MAC that had to wait.
+        Part of a looped frame is here, or of one from the MAC that had to wait.
     """
 
     def __init__(self, parameters: Parameters) -> None:
-        self._frame_words = frame_words(parameters)
+        words = frame_words(parameters)
+        self._depth = 1 << (words - words // 8).bit_length()
         super().__init__(
             {
                 "sent": In(PacketSignature()),
@@ -78,6 +94,7 @@ class Loopback(wiring.Component):
                 "tx": Out(PacketSignature()),
                 "rx": In(PacketSignature()),
                 "o": Out(PacketSignature()),
+                "cut": Out(1),
                 "events": Out(len(Counter)),
                 "busy": Out(1),
             }
@@ -85,91 +102,133 @@ class Loopback(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        words = self._frame_words + _MARGIN
-        depth = 1 << (words - 1).bit_length()
-        m.submodules.looped = looped = PacketFifo(PacketBeat, depth)
-        # Two in a row, each a power of two deep: block RAM of another depth has logic behind it.
-        half = depth // 2
-        rest = max(4, 1 << (words - half - 1).bit_length())
-        m.submodules.held = held = Queue(PacketBeat, half, direct=False)
-        m.submodules.held_rest = held_rest = Queue(PacketBeat, rest, direct=False)
-        connect_streams(m, held.o, held_rest.i)
-        begun, given = Signal(), Signal()
-        waiting = Signal(range(depth))  # frames
-        m.d.sync += waiting.eq(waiting + looped.commit - given)
-        self._send(m, looped, begun)
-        direct = self._receive(m, looped, held, held_rest, given)
-        m.d.comb += self.busy.eq(begun | (waiting != 0) | ~direct)
+        sent, rx, o = self.sent, self.rx, self.o
+        starts, looping, passing = Signal(), Signal(), Signal()
+        loops, taken, ends = self._send(m, starts, looping)
+
+        gives, few, full = Signal(), Signal(), Signal()
+        fetched, unread, word = self._hold(m, rx.valid & ~passing, gives, few, full)
+        inside = Signal()  # a frame from the MAC, which goes on
+        with m.FSM() as fsm:
+            with m.State("MAC"):
+                m.d.comb += starts.eq(loops & Mux(rx.valid, rx.p.last, ~inside))
+                with m.If(rx.valid):
+                    m.d.sync += inside.eq(~rx.p.last)
+                with m.If(starts):
+                    m.next = "LOOPED"
+            with m.State("LOOPED"):
+                m.d.comb += self.cut.eq(full & ~ends)
+                with m.If(full | ends):
+                    m.next = "HELD"
+            with m.State("HELD"):
+                m.d.comb += [
+                    starts.eq(loops & few & ~inside),
+                    gives.eq(fetched & ~starts),
+                ]
+                with m.If(gives):
+                    m.d.sync += inside.eq(~word.last)
+                with m.If(starts):
+                    m.next = "LOOPED"
+                with m.Elif(~rx.valid & ~fetched & ~unread):
+                    m.next = "MAC"
+            m.d.comb += [
+                passing.eq(fsm.ongoing("MAC")),
+                looping.eq(fsm.ongoing("LOOPED")),
+                self.busy.eq(~passing),
+            ]
+
+        # Each is 0 when another goes on: that is the registers' reset, and their OR is the choice.
+        looped, held, passed = (
+            Signal(PacketBeat, name=name) for name in ("looped", "held", "passed")
+        )
+        looped_valid, held_valid = Signal(), Signal()
+        m.d.sync += [
+            looped_valid.eq((taken & looping) | self.cut),
+            looped.eq(sent.p),
+            looped.last.eq(sent.p.last | self.cut),
+            held_valid.eq(gives),
+            held.eq(word),
+        ]
+        with m.If(~looping):
+            m.d.sync += looped.as_value().eq(0)
+        with m.If(~gives):
+            m.d.sync += held.as_value().eq(0)
+        m.d.comb += [
+            rx.ready.eq(1),
+            passed.as_value().eq(Mux(passing, rx.p.as_value(), 0)),
+            o.p.as_value().eq(looped.as_value() | held.as_value() | passed.as_value()),
+            o.valid.eq(looped_valid | held_valid | (rx.valid & passing)),
+        ]
         return m
 
-    def _send(self, m, looped, begun):
-        inside = Signal()
-        group_looped = Signal()  # the frame under way
-        loops = Signal()
+    def _send(self, m, starts, looping):
+        """From ``sent`` to ``tx``: whether its frame waits to come in, and whether a word, and the
+        last one, is taken."""
+        sent = self.sent
+        # What a frame does is decided before it is offered and stays until its end.
+        loop_groups = Signal()
         lost = Signal()
-        lost_now = Signal()
+        loops, waits = Signal(), Signal()
         gap = Signal(range(_GAP + 1))
         open_way = Signal()
-        taken = Signal()
-        ends = Signal()
-        sent = self.sent
+        taken, ends = Signal(), Signal()
         m.d.comb += [
-            open_way.eq(gap == 0),
-            loops.eq(self.own | Mux(inside, group_looped, self.group & self.loop_groups)),
+            loops.eq((self.own | (self.group & loop_groups)) & ~lost),
+            waits.eq(sent.valid & loops & ~looping),
+            open_way.eq((gap == 0) & (~loops | looping)),
             self.tx.p.eq(sent.p),
             self.tx.valid.eq(sent.valid & ~self.own & open_way),
             sent.ready.eq((self.own | self.tx.ready) & open_way),
             taken.eq(sent.valid & sent.ready),
             ends.eq(taken & sent.p.last),
-            looped.i.p.eq(sent.p),
-            looped.i.valid.eq(taken & loops & ~lost),
-            lost_now.eq(lost | (taken & loops & ~looped.i.ready)),
-            looped.commit.eq(ends & loops & ~lost_now),
-            looped.discard.eq(ends & loops & lost_now),
-            begun.eq(inside & loops),
         ]
-        with m.If(open_way):
-            with m.If(ends & self.own):
-                m.d.sync += gap.eq(_GAP)
-        with m.Else():
+        with m.If(~sent.valid | ends):
+            m.d.sync += loop_groups.eq(self.loop_groups)
+        with m.If(ends & self.own):
+            m.d.sync += gap.eq(_GAP)
+        with m.Elif(gap != 0):
             m.d.sync += gap.eq(gap - 1)
-        with m.If(taken):
-            m.d.sync += [inside.eq(~ends), lost.eq(lost_now & ~ends)]
-            with m.If(~inside):
-                m.d.sync += group_looped.eq(loops)
-        m.d.sync += self.events.eq(0)
-        with m.If(looped.discard):
-            m.d.sync += [
-                self.events[Counter.RX_FRAMES].eq(1),
-                self.events[Counter.DROP_OVERFLOW].eq(1),
-            ]
 
-    def _receive(self, m, looped, held, held_rest, given):
-        rx, o = self.rx, self.o
-        inside = Signal()  # a frame from the MAC, that passes
-        m.d.comb += held.i.p.eq(rx.p)
-        with m.FSM() as fsm:
-            with m.State("MAC"):
-                connect_streams(m, rx, o)
-                with m.If(rx.valid):
-                    with m.If(rx.ready):
-                        m.d.sync += inside.eq(~rx.p.last)
-                with m.Elif(~inside & looped.o.valid):
-                    m.next = "LOOPED"
-            with m.State("LOOPED"):
-                connect_streams(m, looped.o, o)
-                m.d.comb += [
-                    held.i.valid.eq(rx.valid),
-                    rx.ready.eq(held.i.ready),
-                    given.eq(o.valid & o.ready & o.p.last),
-                ]
-                with m.If(given):
-                    m.next = "HELD"
-            with m.State("HELD"):
-                connect_streams(m, held_rest.o, o)
-                m.d.comb += [held.i.valid.eq(rx.valid), rx.ready.eq(held.i.ready)]
-                with m.If(o.valid & o.ready):
-                    m.d.sync += inside.eq(~o.p.last)
-                with m.If(~rx.valid & (held.level == 0) & (held_rest.level == 0)):
-                    m.next = "MAC"
-        return fsm.ongoing("MAC")
+        waited = Signal(range(_PATIENCE + 1))
+        gives_up = Signal()
+        m.d.comb += gives_up.eq(waits & waited[-1] & ~starts)
+        m.d.sync += [
+            waited.eq(waited + 1),
+            lost.eq((lost | self.cut | gives_up) & ~ends),
+            self.events.eq(0),
+            self.events[Counter.RX_FRAMES].eq(gives_up),
+            self.events[Counter.DROP_OVERFLOW].eq(gives_up),
+        ]
+        with m.If(~waits):
+            m.d.sync += waited.eq(0)
+        return waits, taken, ends
+
+    def _hold(self, m, puts, gives, few, full):
+        """The FIFO for words of ``rx``, which ``gives`` the next: whether that is fetched, whether
+        others wait behind it, and the word."""
+        # No word is read while it is written: synthesis need not add logic for that case.
+        m.submodules.words = words = memory.Memory(
+            shape=PacketBeat, depth=self._depth, init=[], attrs={"no_rw_check": 1}
+        )
+        writer, reader = words.write_port(), words.read_port()
+        write, read, level = (
+            Signal(range(self._depth), name=name) for name in ("write", "read", "level")
+        )
+        fetched, unread = Signal(), Signal()
+        m.d.comb += [
+            writer.addr.eq(write),
+            writer.data.eq(self.rx.p),
+            writer.en.eq(puts),
+            unread.eq(~equal(m, write, read)),
+            reader.addr.eq(read),
+            reader.en.eq(unread & (~fetched | gives)),
+            level.eq(write - read),
+        ]
+        m.d.sync += [
+            write.eq(write + writer.en),
+            read.eq(read + reader.en),
+            fetched.eq(reader.en | (fetched & ~gives)),
+            few.eq(level < _FEW),
+            full.eq(level >= self._depth - _MARGIN),
+        ]
+        return fetched, unread, reader.data

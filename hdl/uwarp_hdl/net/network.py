@@ -12,10 +12,11 @@ v version, i header length, tl total length, fo fragment, p protocol, s source, 
 payload length, n next header.
 """
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
+from ..compare import at_least, equal
 from ..layouts import PortConfig
 from .headers import (
     EARLY_HEADER,
@@ -98,39 +99,43 @@ class NetworkCheck(wiring.Component):
                 m.d.sync += length.eq(lanes[0])
 
         payload = Signal(17)
-        last = Signal(17)  # octet of the datagram
-        header_end = Mux(word.early, EARLY_HEADER, ETHERNET_HEADER)
+        # The word's last octet less the datagram's length: what that is compared with has few bits.
+        beyond = Signal(signed(18))
+        ends = [
+            at_least(beyond[:-1], header - 1)
+            for header in (ETHERNET_HEADER, EARLY_HEADER, EARLY_HEADER + IPV6_HEADER)
+        ]
+        has_datagram = ~beyond[-1] & Mux(word.ipv6, ends[2], Mux(word.early, ends[1], ends[0]))
         m.d.comb += [
             self.udp_index.eq((units + 3)[1:]),
             self.payload_length.eq(payload),
+            beyond.eq(word.position - length),
         ]
         m.d.sync += [
             payload.eq(length - Mux(word.ipv6, 0, units << 2)),
-            last.eq(length + (Mux(word.ipv6, EARLY_HEADER + IPV6_HEADER, header_end) - 1)),
             self.malformed.eq(wrong_version | payload[16]),
             # The header is in full if the datagram is, but where its own length is too small.
-            self.short.eq((word.step == 0) | (last > word.position)),
+            self.short.eq((word.step == 0) | ~has_datagram),
         ]
 
-        # Four parts of an address, to be looked at together in the next cycle.
+        # Parts of an address, to be looked at together in the next cycle.
         address = self.destination
-        ours = Signal(4)
+        ours_ipv4, ours_ipv6 = Signal(4), Signal(16)
         all_ones = Signal()
         is_ipv6 = Signal()
-        own = Mux(word.ipv6, self.config.ipv6[:32], self.config.ipv4)
         m.d.sync += [
             is_ipv6.eq(word.ipv6),
-            ours[0].eq(address[:32] == own),
-            *(
-                ours[i].eq(
-                    ~word.ipv6 | (address.word_select(i, 32) == self.config.ipv6.word_select(i, 32))
-                )
-                for i in range(1, 4)
-            ),
             all_ones.eq(~word.ipv6 & address[:32].all()),
         ]
+        for parts, own in ((ours_ipv4, self.config.ipv4), (ours_ipv6, self.config.ipv6)):
+            m.d.sync += parts.eq(
+                Cat(
+                    equal(m, address.word_select(part, 8), own.word_select(part, 8))
+                    for part in range(len(parts))
+                )
+            )
         m.d.comb += [
             self.broadcast.eq(all_ones),
-            self.other_address.eq(~(ours.all() | all_ones)),
+            self.other_address.eq(~(Mux(is_ipv6, ours_ipv6.all(), ours_ipv4.all()) | all_ones)),
         ]
         return m

@@ -94,55 +94,63 @@ class Realigner(wiring.Component):
             ]
 
         held = Signal(FrameWord)
-        held_first, is_second = Signal(), Signal()
+        held_first = Signal()
         mac_octets = Signal(48)
-        held_kind = Signal(UnitKind)
-        leaves = Signal()
-        m.d.comb += leaves.eq(held.valid & (held.last | following.valid))
         with m.If(following.valid):
-            m.d.sync += [
-                held.eq(following),
-                held_first.eq(first),
-                is_second.eq(held_first & ~first),
-                held_kind.eq(high_kind),
-            ]
+            m.d.sync += [held.eq(following), held_first.eq(first)]
             with m.If(first):
                 m.d.sync += mac_octets[:16].eq(following.data[48:])
             with m.Elif(held_first):
                 m.d.sync += mac_octets[16:].eq(following.data[:32])
-        with m.Elif(leaves):
-            m.d.sync += held.valid.eq(0)
 
         m.d.comb += self.source_mac.eq(
             Cat(mac_octets.word_select(octet, 8) for octet in reversed(range(6)))
         )
 
-        # ``high_kind`` is 0 if the frame has no octets there; so is ``held_kind``.
-        tagged, twice = Signal(), Signal()
-        kind = Signal(UnitKind)
-        m.d.comb += [tagged.eq(held_kind.tag), twice.eq(tagged & low_kind.tag & ~held.last)]
-        with m.If(~tagged):
-            m.d.comb += kind.eq(held_kind)
-        with m.Elif(~held.last):
-            m.d.comb += kind.eq(Mux(low_kind.tag, high_kind, low_kind))
-
-        # A word begins with the second unit of one that came if it is ``shifted``.
-        shifted, was_shifted = Signal(), Signal()
-        dropped = Signal()
+        # A word begins with the second unit of one that came if it is ``shifted``. A frame's second
+        # word settles that. If it ends in a tag, the word behind it does, whose kinds are in
+        # registers only when both are here: ``asks`` it, and adds that to what is settled.
+        shifted, settled_shift = Signal(), Signal()
         properties = Cat(word.ipv4, word.ipv6, word.early)
-        kept = Signal.like(properties)
-        m.d.comb += [shifted.eq(was_shifted), properties.eq(kept)]
+        settled = Signal.like(properties)
+        asks, is_second = Signal(), Signal()
+        kind = Mux(low_kind.tag, high_kind.as_value(), low_kind.as_value())
+        m.d.comb += [
+            is_second.eq(held_first & ~first),
+            properties.eq(settled | Mux(asks, kind[1:], 0)),
+            shifted.eq(settled_shift | (asks & (low_kind.tag == kind[3]))),
+        ]
+        # Of the word that comes to ``held``, but for what that asks.
+        next_shift = Signal()
+        m.d.comb += next_shift.eq(shifted & ~first)
         with m.If(is_second):
-            m.d.comb += [
-                shifted.eq(tagged ^ twice ^ kind.even),
-                dropped.eq(twice | (tagged & kind.even)),
-                properties.eq(Cat(kind.ipv4, kind.ipv6, kind.even)),
+            m.d.comb += next_shift.eq(Mux(high_kind.tag, following.last, high_kind.even))
+        with m.If(following.valid):
+            m.d.sync += [
+                asks.eq(is_second & high_kind.tag & ~following.last),
+                settled_shift.eq(next_shift),
+                # ``high_kind`` is 0 if the frame has no octets there.
+                settled.eq(Mux(is_second, high_kind.as_value()[1:], properties)),
             ]
-        with m.If(leaves):
-            m.d.sync += [was_shifted.eq(shifted & ~held.last), kept.eq(properties)]
+        # A last word leaves at once, if anything of it is left; another one with the next.
+        ends, goes_on = Signal(), Signal()
+        m.d.sync += [
+            ends.eq(following.valid & following.last & (~next_shift | following.last_octet[2])),
+            goes_on.eq(Mux(following.valid, ~following.last, goes_on)),
+        ]
 
         ends_next = following.last & ~following.last_octet[2]
         last_word = Mux(held.last, held.last_octet, following.last_octet)
+        m.d.comb += [
+            # There is nothing left of the second word if two units go.
+            word.valid.eq(
+                ends | (goes_on & following.valid & ~(asks & (low_kind.tag | low_kind.even)))
+            ),
+            word.data.eq(held.data),
+            word.last_octet.eq(held.last_octet),
+            word.last.eq(held.last),
+            word.error.eq(held.error),
+        ]
         with m.If(shifted):
             m.d.comb += [
                 word.data.eq(Cat(held.data[32:], following.data[:32])),
@@ -151,16 +159,5 @@ class Realigner(wiring.Component):
                 word.last_octet[2].eq(~held.last),
                 word.last.eq(held.last | ends_next),
                 word.error.eq(held.error | (~held.last & ends_next & following.error)),
-                word.valid.eq(leaves & (~held.last | held.last_octet[2])),
             ]
-        with m.Else():
-            m.d.comb += [
-                word.data.eq(held.data),
-                word.last_octet.eq(held.last_octet),
-                word.last.eq(held.last),
-                word.error.eq(held.error),
-                word.valid.eq(leaves),
-            ]
-        with m.If(dropped):
-            m.d.comb += word.valid.eq(0)
         return m

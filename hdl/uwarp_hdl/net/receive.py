@@ -20,6 +20,7 @@ from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import Counter
 
+from ..compare import equal
 from ..interfaces import GroupLookupSignature, PacketSignature, PortLookupSignature
 from ..layouts import Datagram, PacketBeat, PortConfig
 from ..stream.packet_fifo import PacketFifo
@@ -67,6 +68,9 @@ class FrameReceiver(wiring.Component):
     ----------
     rx : In(PacketSignature)
         Always ready.
+    cut : In(1)
+        The frame that comes in, 10 cycles after its first word or later, is dropped as one that
+        finds no room.
     config : In(PortConfig)
     ports : Out(PortLookupSignature)
     groups : Out(GroupLookupSignature)
@@ -97,6 +101,7 @@ class FrameReceiver(wiring.Component):
         super().__init__(
             {
                 "rx": In(PacketSignature()),
+                "cut": In(1),
                 "config": In(PortConfig),
                 "ports": Out(PortLookupSignature((parameters.n_qp - 1).bit_length())),
                 "groups": Out(GroupLookupSignature((parameters.n_group - 1).bit_length())),
@@ -151,7 +156,7 @@ class FrameReceiver(wiring.Component):
         is_own = Signal()
         with m.If(words[2].valid & (words[2].index == 2)):
             m.d.sync += source_mac.eq(realigner.source_mac)
-        m.d.sync += is_own.eq(source_mac == self.config.mac)
+        m.d.sync += is_own.eq(equal(m, source_mac, self.config.mac))
 
         m.submodules.remainder = remainder = UdpRemainder()
         m.d.comb += [
@@ -159,9 +164,8 @@ class FrameReceiver(wiring.Component):
             remainder.udp_length.eq(checked.fields.udp_length),
         ]
         m.submodules.verdict = verdict = Verdict()
-        self._connect_sums(m, words, remainder.octets, checked.fields.udp_length, verdict)
+        self._connect_sums(m, words, remainder, checked.fields.udp_length, verdict)
         m.d.comb += [
-            verdict.following.eq(words[0]),
             verdict.word.eq(words[1]),
             verdict.destination_mac.eq(link.fields.destination_mac),
             verdict.destination.eq(group.destination),
@@ -229,7 +233,7 @@ class FrameReceiver(wiring.Component):
         ended, had_no_room, was_accepted = Signal(), Signal(), Signal()
         m.d.sync += [
             end.eq(words[4].valid & words[4].last),
-            earlier_lost.eq(lost & ~end),
+            earlier_lost.eq((lost | self.cut) & ~end),
             earlier_skipped.eq(skips & ~end),
             ended.eq(end),
             had_no_room.eq(lost | verdict.accept & ~fits),
@@ -254,7 +258,8 @@ class FrameReceiver(wiring.Component):
         m.d.comb += [
             coverage.following.eq(words[0]),
             coverage.word.eq(words[1]),
-            coverage.remainder.eq(remainder),
+            coverage.remainder.eq(remainder.octets),
+            coverage.covered.eq(remainder.covered),
             ip_sum.add.eq(coverage.ip_add),
             ip_sum.restart.eq(coverage.ip_restart),
             udp_sum.add.eq(coverage.udp_add),

@@ -19,6 +19,7 @@ from amaranth.lib.wiring import In, Out
 from uwarp.contract import Counter
 from uwarp.wire import MAC_GROUP_BIT
 
+from ..compare import at_least, equal
 from ..layouts import PortConfig
 from .headers import (
     BROADCAST_MAC,
@@ -49,8 +50,6 @@ class Verdict(wiring.Component):
     ----------
     word : In(FrameWord)
         Cycle 1.
-    following : In(FrameWord)
-        Cycle 0.
     destination_mac : In(48)
     destination : In(128)
         Addresses, cycle 1; the latter as of GroupLookup.
@@ -82,7 +81,6 @@ class Verdict(wiring.Component):
         super().__init__(
             {
                 "word": In(FrameWord),
-                "following": In(FrameWord),
                 "destination_mac": In(48),
                 "destination": In(128),
                 "fields": In(layout),
@@ -119,19 +117,17 @@ class Verdict(wiring.Component):
             self.udp_index.eq(ip.udp_index),
         ]
 
-        size_limit = Signal(17)
-        m.d.sync += size_limit.eq(
-            self.config.mtu + Mux(self.following.early, EARLY_HEADER, ETHERNET_HEADER)
-        )
-
         # position is the frame's length - 1, but for tags and, before an early header, 4 octets.
         mac_error = flag("mac_error", self.word.error)
         shortest_frame = Mux(self.word.early, EARLY_HEADER, ETHERNET_HEADER)
         runt = flag("runt", _is_less(position, shortest_frame - 1))
-        oversize = flag("oversize", position >= size_limit)
+        # One subtraction, since what is left to compare with has few bits.
+        excess = position - self.config.mtu
+        is_over = [at_least(excess[:-1], header) for header in (ETHERNET_HEADER, EARLY_HEADER)]
+        oversize = flag("oversize", ~excess[-1] & Mux(self.word.early, is_over[1], is_over[0]))
         mac = self.destination_mac
         to_broadcast_mac = mac == BROADCAST_MAC
-        other_mac = flag("other_mac", ~to_broadcast_mac & (mac != self.config.mac))
+        other_mac = flag("other_mac", ~(to_broadcast_mac | equal(m, mac, self.config.mac)))
         kept = flag(
             "kept",
             Mux(mac[MAC_GROUP_BIT], self.config.accept_multicast, self.config.accept_foreign),

@@ -9,14 +9,16 @@
 
 A packet may be offered again::
 
-    oldest    position    read               again: oldest stays; after the packet's last word
-     |  taken   | fetched  |                 position := read := oldest
-    -+==========+----------+-----
+    oldest      read               oldest follows the words that are taken for the last time;
+     |  fetched  |                 after the last word, taken not for the last time, read := oldest
+    -+===========+----------
 """
 
 from amaranth.hdl import Module, Signal, ValueCastable
 from amaranth.lib import memory, stream, wiring
 from amaranth.lib.wiring import In, Out
+
+from ..compare import equal
 
 __all__ = ["PacketFifo"]
 
@@ -41,7 +43,8 @@ class PacketFifo(wiring.Component):
     Attributes
     ----------
     i : In(stream)
-        Words as yet undecided. ``i.ready`` says that there is room; it is a register.
+        Words as yet undecided. ``i.ready`` says that there is room; it is a register. Room that
+        words leave, or ``discard``, counts a cycle later.
     commit : In(1)
         The words written so far, with one written in this same cycle, belong to the output.
     discard : In(1)
@@ -49,9 +52,7 @@ class PacketFifo(wiring.Component):
         ``commit``.
     again : In(1)
         If ``repeats``, while a word is offered: its packet is to be offered once more after this.
-        The same for all words of the packet. The first words of the second time come 3 cycles after
-        the last of the first; later ones without a pause, if ``again`` is right when the second
-        last word is taken and they are 3 or more.
+        The same for all words of the packet, whose first word then comes 3 cycles after its last.
     o : Out(stream)
     """
 
@@ -89,7 +90,6 @@ class PacketFifo(wiring.Component):
         write_next = Signal.like(write)
         room = Signal(init=1)
         put = Signal()
-        undecided, unread = Signal(), Signal()  # there are words
         m.d.comb += [
             self.i.ready.eq(room),
             put.eq(self.i.valid & room),
@@ -98,6 +98,7 @@ class PacketFifo(wiring.Component):
             writer.en.eq(put),
             write_next.eq(write + put),
         ]
+        undecided, unread, fetched = Signal(), Signal(), Signal()  # there are words
         m.d.sync += [
             write.eq(write_next),
             undecided.eq((undecided | put) & ~self.commit & ~self.discard),
@@ -107,12 +108,17 @@ class PacketFifo(wiring.Component):
         with m.Elif(self.discard):
             m.d.sync += write.eq(committed)
 
-        fetched = Signal()
         head_free = ~self.o.valid | self.o.ready
-        may_fetch = unread & (~fetched | head_free)
-        m.d.comb += reader.addr.eq(read[:-1])
+        read_next = Signal.like(read)
+        is_last = Signal()
+        m.d.comb += [
+            read_next.eq(read + 1),
+            is_last.eq(equal(m, read_next, committed)),
+            reader.addr.eq(read[:-1]),
+            reader.en.eq(unread & (~fetched | head_free)),
+        ]
         with m.If(reader.en):
-            m.d.sync += [fetched.eq(1), read.eq(read + 1)]
+            m.d.sync += [fetched.eq(1), read.eq(read_next)]
         with m.Elif(head_free):
             m.d.sync += fetched.eq(0)
         with m.If(head_free):
@@ -120,60 +126,20 @@ class PacketFifo(wiring.Component):
         with m.If(self.commit & (undecided | put)):
             m.d.sync += unread.eq(1)
         with m.Elif(reader.en):
-            m.d.sync += unread.eq((read + 1)[: len(read)] != committed)
+            m.d.sync += unread.eq(~is_last)
+
+        oldest = read
         if self._repeats:
-            oldest, frees = self._repeat(m, read, unread, fetched, reader, may_fetch)
-        else:
-            oldest, frees = read, reader.en
-            m.d.comb += reader.en.eq(may_fetch)
-
-        with m.If(frees):
-            m.d.sync += room.eq(1)
-        with m.Elif(self.discard):
-            m.d.sync += room.eq((committed ^ oldest) != self._depth)
-        with m.Elif(put):
-            m.d.sync += room.eq(((write + 1)[: len(write)] ^ oldest) != self._depth)
+            oldest = Signal.like(read, name="oldest")
+            taken = self.o.valid & self.o.ready
+            with m.If(taken & ~self.again):
+                m.d.sync += oldest.eq(oldest + 1)
+            with m.If(taken & self.again & self.o.p.last):
+                m.d.sync += [
+                    read.eq(oldest),
+                    unread.eq(1),
+                    fetched.eq(0),
+                    self.o.valid.eq(0),
+                ]
+        m.d.sync += room.eq(~equal(m, write_next, oldest ^ self._depth))
         return m
-
-    def _repeat(self, m, read, unread, fetched, reader, may_fetch):
-        """Let ``read`` go back: the oldest word that is needed, and whether one no longer is."""
-        oldest, position, following = (
-            Signal.like(read, name=name) for name in ("oldest", "position", "following")
-        )
-        taken, ends, frees = Signal(), Signal(), Signal()
-        # Of a packet that has been offered before. One end of it at most is ahead of ``o``, so that
-        # ``again`` tells of that.
-        final = Signal.like(read)
-        known = Signal()
-        at_final = Signal()
-        passed = Signal()
-        goes_back, went_back = Signal(), Signal()
-        m.d.comb += [
-            taken.eq(self.o.valid & self.o.ready),
-            ends.eq(taken & self.o.p.last),
-            frees.eq(taken & ~self.again),
-            following.eq(position + 1),
-            at_final.eq(known & (read == final)),
-            reader.en.eq(may_fetch & ~(at_final & passed)),
-            goes_back.eq(at_final & self.again),
-        ]
-        with m.If(taken):
-            m.d.sync += position.eq(following)
-        with m.If(frees):
-            m.d.sync += oldest.eq(following)
-        with m.If(reader.en & at_final):
-            m.d.sync += passed.eq(1)
-            with m.If(goes_back):
-                m.d.sync += [read.eq(oldest), unread.eq(1), went_back.eq(1)]
-        with m.If(ends):
-            m.d.sync += [passed.eq(0), went_back.eq(0), known.eq(self.again)]
-            with m.If(self.again):
-                m.d.sync += [final.eq(position), position.eq(oldest)]
-                with m.If(~went_back):
-                    m.d.sync += [
-                        read.eq(oldest),
-                        unread.eq(1),
-                        fetched.eq(0),
-                        self.o.valid.eq(0),
-                    ]
-        return oldest, frees
