@@ -51,8 +51,8 @@ __all__ = ["FRAMES", "FrameBuilder", "buffer_words", "done_layout"]
 #: Frames and completions between the builder's start and the end of their way.
 FRAMES = 16
 
-#: Answers to openings that can come before the builder asks for them: one for each Read that waits
-#: for the builder, and one on either side of those.
+#: Answers to openings that can come before the builder asks for them: more than one for each Read
+#: that waits for the builder, and one on either side of those.
 ANSWERS = 64
 
 #: Words that are free in the buffer, at least, when a frame begins: the longest header has 15.
@@ -160,9 +160,16 @@ class FrameBuilder(wiring.Component):
         m = Module()
         depth = buffer_words(self._parameters)
         n_slots = all_slots(self._parameters)
-        m.submodules.frame_queue = frame_queue = Queue(FrameEnd, FRAMES, registered=False)
-        m.submodules.check_queue = check_queue = Queue(FrameChecks, FRAMES, registered=False)
-        m.submodules.done_queue = done_queue = Queue(self.done.p.shape(), FRAMES, registered=False)
+        # No more wait in any of them than are ``under_way``.
+        m.submodules.frame_queue = frame_queue = Queue(
+            FrameEnd, FRAMES, registered=False, guarded=False
+        )
+        m.submodules.check_queue = check_queue = Queue(
+            FrameChecks, FRAMES, registered=False, guarded=False
+        )
+        m.submodules.done_queue = done_queue = Queue(
+            self.done.p.shape(), FRAMES, registered=False, guarded=False
+        )
         m.submodules.marks = marks = Memory(shape=1, depth=n_slots, init=[])
         mark_read = marks.read_port(domain="comb")
         mark_write = marks.write_port()
@@ -170,8 +177,19 @@ class FrameBuilder(wiring.Component):
         wiring.connect(m, check_queue.o, wiring.flipped(self.checks))
         wiring.connect(m, done_queue.o, wiring.flipped(self.done))
 
-        m.submodules.answers = answers = Queue(1, ANSWERS)
-        m.d.comb += [answers.i.p.eq(self.opened_ok), answers.i.valid.eq(self.opened)]
+        m.submodules.answers = answers = Memory(shape=1, depth=ANSWERS, init=[])
+        answer_write, answer_read = answers.write_port(), answers.read_port(domain="comb")
+        answered, answer, answer_taken = Signal(), Signal(), Signal()
+        m.d.comb += [
+            answer_write.data.eq(self.opened_ok),
+            answer_write.en.eq(self.opened),
+            answered.eq(answer_write.addr != answer_read.addr),
+            answer.eq(answer_read.data),
+        ]
+        m.d.sync += [
+            answer_write.addr.eq(answer_write.addr + self.opened),
+            answer_read.addr.eq(answer_read.addr + (answer_taken & answered)),
+        ]
 
         segment = Signal(self.segments.p.shape())
         own, group, refused = Signal(), Signal(), Signal()
@@ -274,10 +292,10 @@ class FrameBuilder(wiring.Component):
                         m.next = "HEADER"
 
             with m.State("OPEN"):
-                m.d.comb += answers.o.ready.eq(1)
-                with m.If(answers.o.valid):
-                    m.d.sync += refused.eq(~answers.o.p)
-                    with m.If(answers.o.p):
+                m.d.comb += answer_taken.eq(1)
+                with m.If(answered):
+                    m.d.sync += refused.eq(~answer)
+                    with m.If(answer):
                         m.next = "HEADER"
                     with m.Else():
                         m.next = "MARK"

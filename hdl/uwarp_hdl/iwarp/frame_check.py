@@ -35,13 +35,14 @@ BEFORE_LATE_DDP = _INITIAL ^ crc32c.unstep(crc32c.INITIAL, 6)
 _ANNOUNCED, _CHECKED = 7, 14
 
 
-#: What the sum of 32 bits begins with, by IPv6. Of the pseudo header (RFC 768; RFC 8200, section
-#: 8.1) it has the protocol; addresses and length come from the IP header, of which IPv4's length
-#: counts that header, too. As numbers the halves are 0x14 and 0xFFE8 or 0xFFFC: in both families
-#: almost the same.
-_SUM_BEGINS = (0x1400_E8FF, 0x1400_FCFF)
+#: What the sum of 32 bits begins with. Of the pseudo header (RFC 768; RFC 8200, section 8.1) it has
+#: the protocol; addresses and length come from the IP header, of which IPv4's length counts that
+#: header, too. As numbers the halves are 0x14 and 0xFFE8.
+_SUM_BEGINS = 0x1400_E8FF
 assert (PROTOCOL_UDP - IPV4.size) % 0xFFFF == (0x14 + 0xFFE8) % 0xFFFF
-assert PROTOCOL_UDP % 0xFFFF == (0x14 + 0xFFFC) % 0xFFFF
+
+#: What the sum of IPv6 has more, in lane 0 of the word of step 2, which is of nothing covered.
+_MORE_IPV6 = IPV4.size << 8
 
 
 def _covering(step, lane):
@@ -148,7 +149,8 @@ class FrameCheck(wiring.Component):
     def _crc(self, m, after, begins, octets):
         """The CRC, turned, ten cycles after the end, and from the next one on in ``checks``."""
         # The low half goes in with the state: what is left of it after eight octets is the same.
-        share, low, state = Signal(32), Signal(32), Signal(32)
+        # Where the register begins is where its reset leads: else that takes logic.
+        share, low, state = Signal(32), Signal(32), Signal(32, init=_INITIAL)
         covers = Signal()
         m.d.sync += [
             share.eq(crc32c.data_share(self.word[32:])),
@@ -185,15 +187,19 @@ class FrameCheck(wiring.Component):
                 where = kinds.matches(*_covering(step, index))
                 with m.If(self.valid & (self.step == step) & where):
                     m.d.comb += covers.eq(1)
-            m.d.sync += lane.eq(Mux(covers, self.word.word_select(index, 16), 0))
+            # Not both: the lane is the word's, or 0, or has but the bits of the constant.
+            more = _MORE_IPV6 if index == 0 else 0
+            adds = self.valid & (self.step == 2) & self.ipv6
+            m.d.sync += lane.eq(Mux(covers, self.word.word_select(index, 16), Mux(adds, more, 0)))
 
-        word_sum, frame_sum = Signal(33), Signal(33)
+        # Begins as below, like ``state``.
+        word_sum, frame_sum = Signal(33), Signal(33, init=_SUM_BEGINS)
         m.d.sync += [
             word_sum.eq(_plus(word_sum, Cat(lanes[:2]), Cat(lanes[2:]))),
             frame_sum.eq(_plus(frame_sum, frame_sum[:32], word_sum[:32])),
         ]
         with m.If(begins[2]):
-            m.d.sync += frame_sum.eq(Mux(self.ipv6, *reversed(_SUM_BEGINS)))
+            m.d.sync += frame_sum.eq(_SUM_BEGINS)
 
         # The frame's sum is taken five cycles after the end; the halves of it and of the CRC are
         # added one a cycle. Each is in a register that is 0 in any other cycle.
