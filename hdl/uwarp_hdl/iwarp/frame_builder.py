@@ -2,16 +2,17 @@
 
 ::
 
-    segments, destinations --> header words --+--> word --> frame buffer
+    segments, destinations --> header pairs --+--> pair --> frame buffer
     quads --> quad memory --------^           |      |
     payload ----------------------------------+      |
     opened --> answers                               +--> CRC32c and UDP checksum --> frames, checks
 
-A word a cycle, and one cycle between frames; a segment that nothing is built beside waits 2 cycles
-for its destination. The payload begins in octet 0 or 4 of a word; there
-the header's last four octets are before it. A frame is announced 9 cycles after its last word, and
-its checks come 7 after that; by then the builder is on the next one. CRC and UDP checksum are not
-in the buffer: the sender inserts them.
+A pair of quads a cycle, and one cycle between frames; VLAN tag and IPv6 have a cycle each for an
+odd quad. A segment that nothing is built beside waits 2 cycles for its destination. The payload
+begins with a pair, but that of a Send with a high quad, after the header's last one. After an odd
+quad the halves of a pair go to two words of the buffer, which takes both at once. A frame is
+announced 9 cycles after its last word, and its checks come 7 after that; by then the builder is on
+the next one. CRC and UDP checksum are not in the buffer: the sender inserts them.
 """
 
 from amaranth.hdl import Cat, Module, Mux, Signal, Value
@@ -41,7 +42,7 @@ from ..stream.ports import keep_apart
 from ..stream.queue import Queue
 from .destination import HIGH, LINK, LOW, PORT, LinkWord, PortWord, destination_address
 from .fetch import OVERHEAD
-from .frame_check import BEFORE_LATE_DDP, FrameCheck, FrameChecks, FrameEnd
+from .frame_check import FrameCheck, FrameChecks, FrameEnd
 from .payload_reader import PayloadWord
 from .scheduler import all_slots, slot_width
 from .segment import QUAD_ROWS, quads_layout, segment_layout
@@ -106,8 +107,10 @@ class FrameBuilder(wiring.Component):
     opened, opened_ok : In(1)
         An answer to the opening of a segment that ``opens`` and has ``frame``: in the segments'
         order, before or after the segment. At most ANSWERS can be ahead of it.
-    write_enable, write_address, write_data : Out
-        To the frame buffer. A frame begins where the one before ended, rounded up to a word.
+    write_low, write_high : Out(1)
+    write_low_address, write_high_address, write_data : Out
+        To the frame buffer, each half of a word to an address of its own. A frame begins where the
+        one before ended, rounded up to a word. Of its last word the high half may not be written.
     tail : In
         First word of the buffer that is still in use; one bit more than an address.
     frames : Out(stream of FrameEnd)
@@ -141,8 +144,10 @@ class FrameBuilder(wiring.Component):
                 "payload": In(stream.Signature(PayloadWord)),
                 "opened": In(1),
                 "opened_ok": In(1),
-                "write_enable": Out(1),
-                "write_address": Out(address_width),
+                "write_low": Out(1),
+                "write_high": Out(1),
+                "write_low_address": Out(address_width),
+                "write_high_address": Out(address_width),
                 "write_data": Out(64),
                 "tail": In(address_width + 1),
                 "frames": Out(stream.Signature(FrameEnd)),
@@ -194,11 +199,12 @@ class FrameBuilder(wiring.Component):
         segment = Signal(self.segments.p.shape())
         own, group, refused = Signal(), Signal(), Signal()
         last_step = Signal(4)
-        shares = Signal()  # the word after it holds the header's last octets
+        shares = Signal()  # the pair after it holds the header's last octets
         head, head_next = Signal(len(self.tail)), Signal(len(self.tail))
         clear = Signal()  # room for the longest header, and all else that a start needs
         space = Signal()  # room for a word and the next
-        cursor = Signal(len(self.write_address))
+        cursor = Signal(len(self.write_high_address))
+        odd = Signal()  # the word's first quad is written
         under_way = Signal(range(FRAMES + 1))
         marked = Signal()  # the segment's message; known by the time of its payload
         sweep = Signal(range(n_slots))
@@ -206,7 +212,7 @@ class FrameBuilder(wiring.Component):
         start = Signal()
         word = Signal(64)
         word_valid = Signal()
-        low_covered = Signal()  # by the CRC
+        alone = Signal()  # only the high quad is of the frame
         end, ended = Signal(), Signal()
         bad, marks_slot = Signal(), Signal()
         begun = Signal(2)  # ``start`` one and two cycles ago
@@ -220,8 +226,7 @@ class FrameBuilder(wiring.Component):
         header_puts, payload_puts = Signal(2), Signal()  # of the header each half
         halves = Cat(put.replicate(32) for put in header_puts)
         m.d.comb += [
-            word.eq((header.word & halves) | (self.payload.p.data & payload_puts.replicate(64))),
-            low_covered.eq(1),
+            word.eq((header.pair & halves) | (self.payload.p.data & payload_puts.replicate(64))),
             # Whoever does not hear of a mark cuts a segment in vain, as before it is there.
             mark_read.addr.eq(Mux(begun[0], segment.slot, self.failed_slot)),
             self.failed.eq(mark_read.data & ~begun[0]),
@@ -281,6 +286,7 @@ class FrameBuilder(wiring.Component):
                     self.segments.ready.eq(clear),
                 ]
                 m.d.sync += [segment.eq(self.segments.p), cursor.eq(head), refused.eq(0)]
+                m.d.sync += odd.eq(0)
                 self._measure_header(m, self.segments.p, last_step, shares)
                 with m.If(self.segments.valid & self.segments.ready):
                     m.d.comb += start.eq(1)
@@ -302,9 +308,9 @@ class FrameBuilder(wiring.Component):
 
             with m.State("HEADER"):
                 m.d.comb += [
-                    header_puts.eq(0b11),
+                    header_puts.eq(Cat(~header.alone, 1)),
                     word_valid.eq(1),
-                    low_covered.eq((header.step != DDP_STEP) | ~header.shifted),
+                    alone.eq(header.alone),
                     header.advance.eq(1),
                 ]
                 with m.If(header.upcoming >= DDP_STEP):
@@ -336,8 +342,10 @@ class FrameBuilder(wiring.Component):
                 m.d.sync += destination.used.eq(1)
                 m.next = "IDLE"
 
-        with m.If(word_valid):
+        with m.If(word_valid & (odd | ~alone)):
             m.d.sync += cursor.eq(cursor + 1)
+        with m.If(alone):
+            m.d.sync += odd.eq(~odd)
 
         good = segment.frame & ~bad & ~refused
 
@@ -379,13 +387,16 @@ class FrameBuilder(wiring.Component):
 
         m.submodules.check = check = FrameCheck()
         end_valid = Signal()
+        pair, pair_valid, crosses = Signal(64), Signal(), Signal()
         m.d.sync += [
-            self.write_enable.eq(word_valid),
-            self.write_address.eq(cursor),
-            self.write_data.eq(word),
-            check.low.eq(Mux(low_covered, word[:32], BEFORE_LATE_DDP)),
+            self.write_low.eq(word_valid & ~(alone & odd)),
+            self.write_high.eq(word_valid & ~(alone & ~odd)),
+            self.write_low_address.eq(Mux(odd, cursor + 1, cursor)),
+            self.write_high_address.eq(cursor),
+            crosses.eq(odd ^ alone),
+            pair.eq(word),
+            pair_valid.eq(word_valid),
             check.step.eq(header.step),
-            check.vlan.eq(segment.vlan_valid),
             check.ipv6.eq(segment.ipv6),
             check.end.octets.eq(segment.octets),
             check.end.frame.eq(good),
@@ -398,8 +409,9 @@ class FrameBuilder(wiring.Component):
             end_valid.eq(end),
         ]
         m.d.comb += [
-            check.valid.eq(self.write_enable),
-            check.word.eq(self.write_data),
+            self.write_data.eq(Mux(crosses, pair.rotate_left(32), pair)),
+            check.valid.eq(pair_valid),
+            check.word.eq(pair),
             check.end_valid.eq(end_valid),
             frame_queue.i.p.eq(check.o),
             frame_queue.i.valid.eq(check.o_valid),
@@ -410,18 +422,13 @@ class FrameBuilder(wiring.Component):
 
     @staticmethod
     def _measure_header(m, segment, last_step, shares):
-        """The step of the header's last whole word; whether four octets of it are left then."""
-        late = segment.vlan_valid ^ segment.ipv6
+        """The step of the header's last whole pair; whether four octets of it are left then."""
         with m.Switch(segment.opcode):
             for opcode, size in _HEADERS.items():
-                # Two octets of it are in the word of DDP_STEP, and four more unless that is late.
-                steps, left = divmod(size - 2 - 4, 8)
-                late_steps, late_left = divmod(size - 2, 8)
+                # Six octets of it are in the pair of DDP_STEP.
+                steps, left = divmod(size - 6, 8)
                 with m.Case(opcode):
-                    m.d.sync += [
-                        last_step.eq(DDP_STEP + Mux(late, late_steps, steps)),
-                        shares.eq(Mux(late, late_left != 0, left != 0)),
-                    ]
+                    m.d.sync += [last_step.eq(DDP_STEP + steps), shares.eq(left != 0)]
 
     def _fetch_destination(self, m, start):
         """Where the next segment's frame goes, asked for once the header under way has what it
@@ -477,7 +484,7 @@ class FrameBuilder(wiring.Component):
         return place, place.ready | (step == 1)
 
     def _header(self, m, segment, destination, start, begun):
-        """The words of the header of ``segment``, of which the first comes with ``start``."""
+        """The pairs of the header of ``segment``, of which the first comes with ``start``."""
         m.submodules.header = header = FrameHeader()
         for fields, source in ((header.starting, self.segments.p), (header.i, segment)):
             m.d.comb += [
