@@ -129,6 +129,7 @@ class FrameBench:
         self.segments, self.words, self.answers = deque(), deque(), deque()
         self.quads = deque()  # (address, word), of segments queued
         self.queued = self.removed = 0
+        self.just_taken = None
         self.frames, self.ways, self.done, self.passed = [], [], [], []
         self.done_tracked = []
         self.partial = b""
@@ -220,16 +221,17 @@ class FrameBench:
             self.taken.append(self.now)
         if written:
             self.written.append(self.now)
-        # A slot's destination is there until its segment is taken.
+        # A slot's destination is there until the cycle after its segment is taken.
         index, slot = destination_index & 3, destination_index >> 2
-        segment = self.segments[0] if self.segments else None
+        segment = self.just_taken or (self.segments[0] if self.segments else None)
+        self.just_taken = None
         word = self.rng.getrandbits(64)
         if segment is not None and segment["slot"] == slot:
             word = destination_words(segment)[index]
         ctx.set(builder.destination.row, word)
         if segment_taken:
             self.removed += 1
-            self.segments.popleft()
+            self.just_taken = self.segments.popleft()
         # The quads are no more than some segments ahead.
         ahead = bool(self.quads) and self.quads[0][0] < self.removed + 32
         ctx.set(builder.quads.valid, ahead)

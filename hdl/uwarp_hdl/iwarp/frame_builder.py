@@ -8,7 +8,7 @@
     opened --> answers                               +--> CRC32c and UDP checksum --> frames, checks
 
 A pair of quads a cycle, and one cycle between frames; VLAN tag and IPv6 have a cycle each for an
-odd quad. A segment that nothing is built beside waits 2 cycles for its destination. The payload
+odd quad. A segment that nothing is built beside waits 3 cycles for its destination. The payload
 begins with a pair, but that of a Send with a high quad, after the header's last one. After an odd
 quad the halves of a pair go to two words of the buffer, which takes both at once. A frame is
 announced 9 cycles after its last word, and its checks come 7 after that; by then the builder is on
@@ -222,11 +222,12 @@ class FrameBuilder(wiring.Component):
         header = self._header(m, segment, destination, start, begun)
         # Before it is known that one begins: until then it begins again and again.
         m.d.comb += header.start.eq(idle)
-        # In the word that they share, the payload has zeros where the header's octets are.
-        header_puts, payload_puts = Signal(2), Signal()  # of the header each half
-        halves = Cat(put.replicate(32) for put in header_puts)
+        # Either is 0 where the other is not: the pair after the header's, but for a quad that is
+        # left, and the payload in the half where that is.
+        payload_puts = Signal()
         m.d.comb += [
-            word.eq((header.pair & halves) | (self.payload.p.data & payload_puts.replicate(64))),
+            word.eq(header.pair | (self.payload.p.data & payload_puts.replicate(64))),
+            header.left.eq(shares),
             # Whoever does not hear of a mark cuts a segment in vain, as before it is there.
             mark_read.addr.eq(Mux(begun[0], segment.slot, self.failed_slot)),
             self.failed.eq(mark_read.data & ~begun[0]),
@@ -258,13 +259,11 @@ class FrameBuilder(wiring.Component):
         with m.If(draws):
             m.d.comb += [
                 payload_puts.eq(1),
-                header_puts.eq(shares),
                 word_valid.eq(takes),
                 bad.eq(marked | self.payload.p.error),
                 end.eq(ends_payload),
             ]
-        with m.If(takes):
-            m.d.sync += shares.eq(0)
+        m.d.comb += header.left_taken.eq(takes)
         with m.If(ends_payload):
             m.d.sync += draws.eq(0)
 
@@ -308,7 +307,6 @@ class FrameBuilder(wiring.Component):
 
             with m.State("HEADER"):
                 m.d.comb += [
-                    header_puts.eq(Cat(~header.alone, 1)),
                     word_valid.eq(1),
                     alone.eq(header.alone),
                     header.advance.eq(1),
@@ -316,6 +314,7 @@ class FrameBuilder(wiring.Component):
                 with m.If(header.upcoming >= DDP_STEP):
                     m.d.sync += destination.used.eq(1)
                 with m.If(header.step == last_step):
+                    m.d.comb += header.last.eq(1)
                     with m.If(segment.has_payload):
                         m.d.sync += draws.eq(1)
                         m.next = "PAYLOAD"
@@ -327,7 +326,6 @@ class FrameBuilder(wiring.Component):
 
             with m.State("REST"):
                 m.d.comb += [
-                    header_puts.eq(0b01),
                     word_valid.eq(1),
                     end.eq(1),
                 ]
@@ -432,7 +430,7 @@ class FrameBuilder(wiring.Component):
 
     def _fetch_destination(self, m, start):
         """Where the next segment's frame goes, asked for once the header under way has what it
-        needs (``used``). ``ready`` for the start after 2 cycles, a word a cycle comes later.
+        needs (``used``). ``ready`` for the start after 3 cycles, a word a cycle comes later.
         Returns it, and whether it is ready in the next cycle but for a start."""
         place = Signal(
             data.StructLayout(
@@ -440,48 +438,40 @@ class FrameBuilder(wiring.Component):
             ),
             init={"used": 1},
         )
-        word = self.destination.row
-        order = (LINK, PORT, LOW, HIGH)
-        step = Signal(range(len(order)))
-        asks = Signal()
+        assert (LINK, PORT, LOW, HIGH) == (3, 0, 1, 2)
+        begins = Signal()
+        # Bit ``n``: so many cycles ago and one more it began. A word is asked for in each of the
+        # first four, and is there in the cycle after.
+        since = Signal(5)
         address = Signal(destination_address(self._parameters))
-        arrives = Signal(range(len(order)))
-        arriving = Signal()
-        slot, asked_slot = Signal.like(address.slot), Signal.like(address.slot)
         m.d.comb += [
-            slot.eq(asked_slot),
-            asks.eq(
-                (step != 0) | ((self.segments.valid | self.coming) & place.used & ~place.ready)
+            begins.eq(
+                (self.segments.valid | self.coming) & place.used & ~place.ready & ~since[:2].any()
             ),
-            address.slot.eq(slot),
             self.destination.index.eq(address),
-            self.destination_taken.eq(asks),
         ]
-        with m.If(step == 0):
-            m.d.comb += slot.eq(Mux(self.segments.valid, self.segments.p.slot, self.coming_slot))
-        m.d.sync += [arriving.eq(asks), arrives.eq(step), asked_slot.eq(slot)]
-        with m.If(asks):
-            m.d.sync += step.eq(step + 1)
-        with m.If(step == 1):
+        m.d.sync += [
+            since.eq(Cat(begins, since)),
+            self.destination_taken.eq(begins | since[:3].any()),
+            address.index.eq(Cat(begins | since[1], begins | since[2])),
+        ]
+        with m.If(~since[:3].any()):
+            slot = Mux(self.segments.valid, self.segments.p.slot, self.coming_slot)
+            m.d.sync += address.slot.eq(slot)
+        with m.If(since[1]):
             m.d.sync += place.ready.eq(1)
         with m.If(start):
             m.d.sync += [place.ready.eq(0), place.used.eq(0)]
-        with m.Switch(step):
-            for number, index in enumerate(order):
-                with m.Case(number):
-                    m.d.comb += address.index.eq(index)
         registers = (
             place.link.as_value(),
             place.port.as_value(),
             place.ip[:64],
             place.ip[64:],
         )
-        with m.If(arriving):
-            with m.Switch(arrives):
-                for number, register in enumerate(registers):
-                    with m.Case(number):
-                        m.d.sync += register.eq(word)
-        return place, place.ready | (step == 1)
+        for arrives, register in zip(since[1:], registers, strict=True):
+            with m.If(arrives):
+                m.d.sync += register.eq(self.destination.row)
+        return place, place.ready | since[1]
 
     def _header(self, m, segment, destination, start, begun):
         """The pairs of the header of ``segment``, of which the first comes with ``start``."""

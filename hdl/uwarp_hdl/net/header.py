@@ -93,6 +93,18 @@ class _Parts:
         """With ``clear``: ``value``."""
         self._add(self._clear, value)
 
+    def add_two(
+        self, condition: Value, values: tuple[Value, Value], stops: Value
+    ) -> tuple[Value, Value]:
+        """Like ``add``, but without the value whose bit in ``stops`` is set with ``load``. Returns
+        whether they are chosen, and the register of the first."""
+        chosen = Signal()
+        with self._m.If(self._load):
+            self._m.d.sync += chosen.eq(condition)
+        for value, stop in zip(values, stops, strict=True):
+            self._add(chosen & ~self._clear & ~stop, value)
+        return chosen, self._registers[-len(values)]
+
     def _add(self, chosen: Value, value: Value) -> None:
         register = Signal(self._width, name=f"part_{len(self._registers)}")
         # In this order it is the register's reset.
@@ -147,8 +159,13 @@ class FrameHeader(wiring.Component):
         half, the low one 0, then quads 1 and 2, 3 and 4 and so on behind ``control``.
     advance : In(1)
         ``pair`` is taken.
+    last, left : In(1)
+        With ``advance``: it was the last one that is the header's as a whole; its last quad is left
+        then. What is after the header is 0.
+    left_taken : In(1)
+        ``pair`` is 0 from the next cycle on.
     pair : Out(64)
-        Octet 0 in bits 7:0. What follows the DDP header is not defined.
+        Octet 0 in bits 7:0.
     alone : Out(1)
         Of the pair only the high quad is the frame's: it comes after the quad before.
     step : Out(4)
@@ -166,6 +183,9 @@ class FrameHeader(wiring.Component):
     ddp: In(64)
     ddp_taken: Out(1)
     advance: In(1)
+    last: In(1)
+    left: In(1)
+    left_taken: In(1)
     pair: Out(64)
     alone: Out(1)
     step: Out(4)
@@ -216,7 +236,11 @@ class FrameHeader(wiring.Component):
         pairs.add(upcoming == _ODD, Cat(high, ipv6[12]))
         pairs.add(upcoming == _PORTS, Cat(ipv4[8:10]))
         pairs.add(upcoming == DDP_STEP, ipv4[10])
-        takes_ddp = pairs.add(upcoming >= DDP_STEP, self.ddp)
+        ends = Cat(self.last & ~self.left, self.last)
+        ddp = self.ddp[:32], Cat(high, self.ddp[32:])
+        takes_ddp, left = pairs.add_two(upcoming >= DDP_STEP, ddp, ends)
+        with m.If(self.left_taken):
+            m.d.sync += left.eq(0)
         m.d.comb += [
             self.pair.eq(pairs.any()),
             self.ddp_taken.eq(self.advance & takes_ddp),
