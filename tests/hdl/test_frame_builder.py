@@ -117,8 +117,10 @@ class FrameBench:
         wiring.connect(self.m, builder.frames, sender.frames)
         wiring.connect(self.m, builder.checks, sender.checks)
         self.m.d.comb += [
-            sender.write_enable.eq(builder.write_enable),
-            sender.write_address.eq(builder.write_address),
+            sender.write_low.eq(builder.write_low),
+            sender.write_high.eq(builder.write_high),
+            sender.write_low_address.eq(builder.write_low_address),
+            sender.write_high_address.eq(builder.write_high_address),
             sender.write_data.eq(builder.write_data),
             builder.tail.eq(sender.tail),
             builder.finished.eq(sender.passed),
@@ -127,6 +129,7 @@ class FrameBench:
         self.segments, self.words, self.answers = deque(), deque(), deque()
         self.quads = deque()  # (address, word), of segments queued
         self.queued = self.removed = 0
+        self.just_taken = None
         self.frames, self.ways, self.done, self.passed = [], [], [], []
         self.done_tracked = []
         self.partial = b""
@@ -182,9 +185,8 @@ class FrameBench:
         if opening is not None:
             self.answers.append(opening)
         if payload:
-            header = 42 + 4 * vlan_valid + 20 * ipv6 + HEADERS[opcode]
-            placed = bytes(header % 8) + payload
-            assert header % 8 in (0, 4)
+            # In pairs of quads as in an IPv4 frame without a tag.
+            placed = bytes((42 + HEADERS[opcode]) % 8) + payload
             words = [placed[start : start + 8] for start in range(0, len(placed), 8)]
             for number, word in enumerate(words, 1):
                 last = number == len(words)
@@ -204,7 +206,7 @@ class FrameBench:
             sender.tx.ready,
             sender.tx.payload,
             sender.passed & sender.completes,
-            builder.write_enable,
+            builder.write_low | builder.write_high,
             sender.own,
             sender.group,
             builder.destination.index,
@@ -219,16 +221,17 @@ class FrameBench:
             self.taken.append(self.now)
         if written:
             self.written.append(self.now)
-        # A slot's destination is there until its segment is taken.
+        # A slot's destination is there until the cycle after its segment is taken.
         index, slot = destination_index & 3, destination_index >> 2
-        segment = self.segments[0] if self.segments else None
+        segment = self.just_taken or (self.segments[0] if self.segments else None)
+        self.just_taken = None
         word = self.rng.getrandbits(64)
         if segment is not None and segment["slot"] == slot:
             word = destination_words(segment)[index]
         ctx.set(builder.destination.row, word)
         if segment_taken:
             self.removed += 1
-            self.segments.popleft()
+            self.just_taken = self.segments.popleft()
         # The quads are no more than some segments ahead.
         ahead = bool(self.quads) and self.quads[0][0] < self.removed + 32
         ctx.set(builder.quads.valid, ahead)
@@ -346,8 +349,8 @@ def test_largest_frames():
 
 
 def test_word_a_cycle():
-    """The first word is written two cycles after the segment is taken, then one a cycle; there is
-    one cycle between frames."""
+    """The first pair is written two cycles after the segment is taken, then one a cycle; there is
+    one cycle between frames, and one in it for each odd quad."""
     bench = FrameBench(430, 0.0)
     frames = [
         bench.segment(opcode, bench.rng.randbytes(length), shape)
@@ -357,8 +360,10 @@ def test_word_a_cycle():
     bench.run(len(frames))
     bench.check(frames)
     place = 0
+    odd = [sum(shape) for shape in SHAPES for _ in range(5)]
     for number, (frame, taken) in enumerate(zip(frames, bench.taken, strict=True)):
-        words = (len(frame) - 4 + 7) // 8  # The CRC is put in by the sender.
+        # The CRC is put in by the sender.
+        words = odd[number] + (len(frame) - 4 - 4 * odd[number] + 7) // 8
         assert bench.written[place : place + words] == list(range(taken + 2, taken + 2 + words))
         place += words
         if number + 1 < len(frames):

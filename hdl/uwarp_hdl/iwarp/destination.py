@@ -1,10 +1,13 @@
-"""Where the datagrams of a message go: four words of 64 bits for each slot, as the WQE has them."""
+"""Where the datagrams of a message go: four words of 64 bits for each slot, as the WQE has them.
+
+Behind those of the slots are the words of Terminates that came and wait for the event ring.
+"""
 
 from amaranth.lib import data
 
 from uwarp.contract import Parameters
 
-from .scheduler import slot_width
+from .scheduler import all_slots
 
 __all__ = [
     "DESTINATION_WORDS",
@@ -12,6 +15,7 @@ __all__ = [
     "LINK",
     "LOW",
     "PORT",
+    "TOLD",
     "LinkWord",
     "PortWord",
     "destination_address",
@@ -21,6 +25,9 @@ __all__ = [
 #: The words: a PortWord, the halves of the IP address (IPv4 mapped into IPv6), a LinkWord.
 PORT, LOW, HIGH, LINK = range(4)
 DESTINATION_WORDS = 4
+
+#: Terminates that may wait for the event ring, a power of two: they have the last slots.
+TOLD = 8
 
 
 class PortWord(data.Struct):
@@ -41,7 +48,8 @@ class LinkWord(data.Struct):
 
 def destination_address(parameters: Parameters) -> data.StructLayout:
     """Address of a word."""
-    return data.StructLayout({"index": 2, "slot": slot_width(parameters)})
+    slots = all_slots(parameters) + TOLD
+    return data.StructLayout({"index": 2, "slot": (slots - 1).bit_length()})
 
 
 def destination_write_layout(parameters: Parameters) -> data.StructLayout:

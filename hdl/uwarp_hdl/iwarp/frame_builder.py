@@ -2,16 +2,17 @@
 
 ::
 
-    segments, destinations --> header words --+--> word --> frame buffer
+    segments, destinations --> header pairs --+--> pair --> frame buffer
     quads --> quad memory --------^           |      |
     payload ----------------------------------+      |
     opened --> answers                               +--> CRC32c and UDP checksum --> frames, checks
 
-A word a cycle, and one cycle between frames; a segment that nothing is built beside waits 2 cycles
-for its destination. The payload begins in octet 0 or 4 of a word; there
-the header's last four octets are before it. A frame is announced 9 cycles after its last word, and
-its checks come 7 after that; by then the builder is on the next one. CRC and UDP checksum are not
-in the buffer: the sender inserts them.
+A pair of quads a cycle, and one cycle between frames; VLAN tag and IPv6 have a cycle each for an
+odd quad. A segment that nothing is built beside waits 3 cycles for its destination. The payload
+begins with a pair, but that of a Send with a high quad, after the header's last one. After an odd
+quad the halves of a pair go to two words of the buffer, which takes both at once. A frame is
+announced 9 cycles after its last word, and its checks come 7 after that; by then the builder is on
+the next one. CRC and UDP checksum are not in the buffer: the sender inserts them.
 """
 
 from amaranth.hdl import Cat, Module, Mux, Signal, Value
@@ -41,7 +42,7 @@ from ..stream.ports import keep_apart
 from ..stream.queue import Queue
 from .destination import HIGH, LINK, LOW, PORT, LinkWord, PortWord, destination_address
 from .fetch import OVERHEAD
-from .frame_check import BEFORE_LATE_DDP, FrameCheck, FrameChecks, FrameEnd
+from .frame_check import FrameCheck, FrameChecks, FrameEnd
 from .payload_reader import PayloadWord
 from .scheduler import all_slots, slot_width
 from .segment import QUAD_ROWS, quads_layout, segment_layout
@@ -51,8 +52,8 @@ __all__ = ["FRAMES", "FrameBuilder", "buffer_words", "done_layout"]
 #: Frames and completions between the builder's start and the end of their way.
 FRAMES = 16
 
-#: Answers to openings that can come before the builder asks for them: one for each Read that waits
-#: for the builder, and one on either side of those.
+#: Answers to openings that can come before the builder asks for them: more than one for each Read
+#: that waits for the builder, and one on either side of those.
 ANSWERS = 64
 
 #: Words that are free in the buffer, at least, when a frame begins: the longest header has 15.
@@ -106,8 +107,10 @@ class FrameBuilder(wiring.Component):
     opened, opened_ok : In(1)
         An answer to the opening of a segment that ``opens`` and has ``frame``: in the segments'
         order, before or after the segment. At most ANSWERS can be ahead of it.
-    write_enable, write_address, write_data : Out
-        To the frame buffer. A frame begins where the one before ended, rounded up to a word.
+    write_low, write_high : Out(1)
+    write_low_address, write_high_address, write_data : Out
+        To the frame buffer, each half of a word to an address of its own. A frame begins where the
+        one before ended, rounded up to a word. Of its last word the high half may not be written.
     tail : In
         First word of the buffer that is still in use; one bit more than an address.
     frames : Out(stream of FrameEnd)
@@ -141,8 +144,10 @@ class FrameBuilder(wiring.Component):
                 "payload": In(stream.Signature(PayloadWord)),
                 "opened": In(1),
                 "opened_ok": In(1),
-                "write_enable": Out(1),
-                "write_address": Out(address_width),
+                "write_low": Out(1),
+                "write_high": Out(1),
+                "write_low_address": Out(address_width),
+                "write_high_address": Out(address_width),
                 "write_data": Out(64),
                 "tail": In(address_width + 1),
                 "frames": Out(stream.Signature(FrameEnd)),
@@ -160,9 +165,16 @@ class FrameBuilder(wiring.Component):
         m = Module()
         depth = buffer_words(self._parameters)
         n_slots = all_slots(self._parameters)
-        m.submodules.frame_queue = frame_queue = Queue(FrameEnd, FRAMES, registered=False)
-        m.submodules.check_queue = check_queue = Queue(FrameChecks, FRAMES, registered=False)
-        m.submodules.done_queue = done_queue = Queue(self.done.p.shape(), FRAMES, registered=False)
+        # No more wait in any of them than are ``under_way``.
+        m.submodules.frame_queue = frame_queue = Queue(
+            FrameEnd, FRAMES, registered=False, guarded=False
+        )
+        m.submodules.check_queue = check_queue = Queue(
+            FrameChecks, FRAMES, registered=False, guarded=False
+        )
+        m.submodules.done_queue = done_queue = Queue(
+            self.done.p.shape(), FRAMES, registered=False, guarded=False
+        )
         m.submodules.marks = marks = Memory(shape=1, depth=n_slots, init=[])
         mark_read = marks.read_port(domain="comb")
         mark_write = marks.write_port()
@@ -170,17 +182,29 @@ class FrameBuilder(wiring.Component):
         wiring.connect(m, check_queue.o, wiring.flipped(self.checks))
         wiring.connect(m, done_queue.o, wiring.flipped(self.done))
 
-        m.submodules.answers = answers = Queue(1, ANSWERS)
-        m.d.comb += [answers.i.p.eq(self.opened_ok), answers.i.valid.eq(self.opened)]
+        m.submodules.answers = answers = Memory(shape=1, depth=ANSWERS, init=[])
+        answer_write, answer_read = answers.write_port(), answers.read_port(domain="comb")
+        answered, answer, answer_taken = Signal(), Signal(), Signal()
+        m.d.comb += [
+            answer_write.data.eq(self.opened_ok),
+            answer_write.en.eq(self.opened),
+            answered.eq(answer_write.addr != answer_read.addr),
+            answer.eq(answer_read.data),
+        ]
+        m.d.sync += [
+            answer_write.addr.eq(answer_write.addr + self.opened),
+            answer_read.addr.eq(answer_read.addr + (answer_taken & answered)),
+        ]
 
         segment = Signal(self.segments.p.shape())
         own, group, refused = Signal(), Signal(), Signal()
         last_step = Signal(4)
-        shares = Signal()  # the word after it holds the header's last octets
+        shares = Signal()  # the pair after it holds the header's last octets
         head, head_next = Signal(len(self.tail)), Signal(len(self.tail))
         clear = Signal()  # room for the longest header, and all else that a start needs
         space = Signal()  # room for a word and the next
-        cursor = Signal(len(self.write_address))
+        cursor = Signal(len(self.write_high_address))
+        odd = Signal()  # the word's first quad is written
         under_way = Signal(range(FRAMES + 1))
         marked = Signal()  # the segment's message; known by the time of its payload
         sweep = Signal(range(n_slots))
@@ -188,7 +212,7 @@ class FrameBuilder(wiring.Component):
         start = Signal()
         word = Signal(64)
         word_valid = Signal()
-        low_covered = Signal()  # by the CRC
+        alone = Signal()  # only the high quad is of the frame
         end, ended = Signal(), Signal()
         bad, marks_slot = Signal(), Signal()
         begun = Signal(2)  # ``start`` one and two cycles ago
@@ -198,12 +222,12 @@ class FrameBuilder(wiring.Component):
         header = self._header(m, segment, destination, start, begun)
         # Before it is known that one begins: until then it begins again and again.
         m.d.comb += header.start.eq(idle)
-        # In the word that they share, the payload has zeros where the header's octets are.
-        header_puts, payload_puts = Signal(2), Signal()  # of the header each half
-        halves = Cat(put.replicate(32) for put in header_puts)
+        # Either is 0 where the other is not: the pair after the header's, but for a quad that is
+        # left, and the payload in the half where that is.
+        payload_puts = Signal()
         m.d.comb += [
-            word.eq((header.word & halves) | (self.payload.p.data & payload_puts.replicate(64))),
-            low_covered.eq(1),
+            word.eq(header.pair | (self.payload.p.data & payload_puts.replicate(64))),
+            header.left.eq(shares),
             # Whoever does not hear of a mark cuts a segment in vain, as before it is there.
             mark_read.addr.eq(Mux(begun[0], segment.slot, self.failed_slot)),
             self.failed.eq(mark_read.data & ~begun[0]),
@@ -235,13 +259,11 @@ class FrameBuilder(wiring.Component):
         with m.If(draws):
             m.d.comb += [
                 payload_puts.eq(1),
-                header_puts.eq(shares),
                 word_valid.eq(takes),
                 bad.eq(marked | self.payload.p.error),
                 end.eq(ends_payload),
             ]
-        with m.If(takes):
-            m.d.sync += shares.eq(0)
+        m.d.comb += header.left_taken.eq(takes)
         with m.If(ends_payload):
             m.d.sync += draws.eq(0)
 
@@ -263,6 +285,7 @@ class FrameBuilder(wiring.Component):
                     self.segments.ready.eq(clear),
                 ]
                 m.d.sync += [segment.eq(self.segments.p), cursor.eq(head), refused.eq(0)]
+                m.d.sync += odd.eq(0)
                 self._measure_header(m, self.segments.p, last_step, shares)
                 with m.If(self.segments.valid & self.segments.ready):
                     m.d.comb += start.eq(1)
@@ -274,24 +297,24 @@ class FrameBuilder(wiring.Component):
                         m.next = "HEADER"
 
             with m.State("OPEN"):
-                m.d.comb += answers.o.ready.eq(1)
-                with m.If(answers.o.valid):
-                    m.d.sync += refused.eq(~answers.o.p)
-                    with m.If(answers.o.p):
+                m.d.comb += answer_taken.eq(1)
+                with m.If(answered):
+                    m.d.sync += refused.eq(~answer)
+                    with m.If(answer):
                         m.next = "HEADER"
                     with m.Else():
                         m.next = "MARK"
 
             with m.State("HEADER"):
                 m.d.comb += [
-                    header_puts.eq(0b11),
                     word_valid.eq(1),
-                    low_covered.eq((header.step != DDP_STEP) | ~header.shifted),
+                    alone.eq(header.alone),
                     header.advance.eq(1),
                 ]
                 with m.If(header.upcoming >= DDP_STEP):
                     m.d.sync += destination.used.eq(1)
                 with m.If(header.step == last_step):
+                    m.d.comb += header.last.eq(1)
                     with m.If(segment.has_payload):
                         m.d.sync += draws.eq(1)
                         m.next = "PAYLOAD"
@@ -303,7 +326,6 @@ class FrameBuilder(wiring.Component):
 
             with m.State("REST"):
                 m.d.comb += [
-                    header_puts.eq(0b01),
                     word_valid.eq(1),
                     end.eq(1),
                 ]
@@ -318,8 +340,10 @@ class FrameBuilder(wiring.Component):
                 m.d.sync += destination.used.eq(1)
                 m.next = "IDLE"
 
-        with m.If(word_valid):
+        with m.If(word_valid & (odd | ~alone)):
             m.d.sync += cursor.eq(cursor + 1)
+        with m.If(alone):
+            m.d.sync += odd.eq(~odd)
 
         good = segment.frame & ~bad & ~refused
 
@@ -361,13 +385,16 @@ class FrameBuilder(wiring.Component):
 
         m.submodules.check = check = FrameCheck()
         end_valid = Signal()
+        pair, pair_valid, crosses = Signal(64), Signal(), Signal()
         m.d.sync += [
-            self.write_enable.eq(word_valid),
-            self.write_address.eq(cursor),
-            self.write_data.eq(word),
-            check.low.eq(Mux(low_covered, word[:32], BEFORE_LATE_DDP)),
+            self.write_low.eq(word_valid & ~(alone & odd)),
+            self.write_high.eq(word_valid & ~(alone & ~odd)),
+            self.write_low_address.eq(Mux(odd, cursor + 1, cursor)),
+            self.write_high_address.eq(cursor),
+            crosses.eq(odd ^ alone),
+            pair.eq(word),
+            pair_valid.eq(word_valid),
             check.step.eq(header.step),
-            check.vlan.eq(segment.vlan_valid),
             check.ipv6.eq(segment.ipv6),
             check.end.octets.eq(segment.octets),
             check.end.frame.eq(good),
@@ -380,8 +407,9 @@ class FrameBuilder(wiring.Component):
             end_valid.eq(end),
         ]
         m.d.comb += [
-            check.valid.eq(self.write_enable),
-            check.word.eq(self.write_data),
+            self.write_data.eq(Mux(crosses, pair.rotate_left(32), pair)),
+            check.valid.eq(pair_valid),
+            check.word.eq(pair),
             check.end_valid.eq(end_valid),
             frame_queue.i.p.eq(check.o),
             frame_queue.i.valid.eq(check.o_valid),
@@ -392,22 +420,17 @@ class FrameBuilder(wiring.Component):
 
     @staticmethod
     def _measure_header(m, segment, last_step, shares):
-        """The step of the header's last whole word; whether four octets of it are left then."""
-        late = segment.vlan_valid ^ segment.ipv6
+        """The step of the header's last whole pair; whether four octets of it are left then."""
         with m.Switch(segment.opcode):
             for opcode, size in _HEADERS.items():
-                # Two octets of it are in the word of DDP_STEP, and four more unless that is late.
-                steps, left = divmod(size - 2 - 4, 8)
-                late_steps, late_left = divmod(size - 2, 8)
+                # Six octets of it are in the pair of DDP_STEP.
+                steps, left = divmod(size - 6, 8)
                 with m.Case(opcode):
-                    m.d.sync += [
-                        last_step.eq(DDP_STEP + Mux(late, late_steps, steps)),
-                        shares.eq(Mux(late, late_left != 0, left != 0)),
-                    ]
+                    m.d.sync += [last_step.eq(DDP_STEP + steps), shares.eq(left != 0)]
 
     def _fetch_destination(self, m, start):
         """Where the next segment's frame goes, asked for once the header under way has what it
-        needs (``used``). ``ready`` for the start after 2 cycles, a word a cycle comes later.
+        needs (``used``). ``ready`` for the start after 3 cycles, a word a cycle comes later.
         Returns it, and whether it is ready in the next cycle but for a start."""
         place = Signal(
             data.StructLayout(
@@ -415,51 +438,43 @@ class FrameBuilder(wiring.Component):
             ),
             init={"used": 1},
         )
-        word = self.destination.row
-        order = (LINK, PORT, LOW, HIGH)
-        step = Signal(range(len(order)))
-        asks = Signal()
+        assert (LINK, PORT, LOW, HIGH) == (3, 0, 1, 2)
+        begins = Signal()
+        # Bit ``n``: so many cycles ago and one more it began. A word is asked for in each of the
+        # first four, and is there in the cycle after.
+        since = Signal(5)
         address = Signal(destination_address(self._parameters))
-        arrives = Signal(range(len(order)))
-        arriving = Signal()
-        slot, asked_slot = Signal.like(address.slot), Signal.like(address.slot)
         m.d.comb += [
-            slot.eq(asked_slot),
-            asks.eq(
-                (step != 0) | ((self.segments.valid | self.coming) & place.used & ~place.ready)
+            begins.eq(
+                (self.segments.valid | self.coming) & place.used & ~place.ready & ~since[:2].any()
             ),
-            address.slot.eq(slot),
             self.destination.index.eq(address),
-            self.destination_taken.eq(asks),
         ]
-        with m.If(step == 0):
-            m.d.comb += slot.eq(Mux(self.segments.valid, self.segments.p.slot, self.coming_slot))
-        m.d.sync += [arriving.eq(asks), arrives.eq(step), asked_slot.eq(slot)]
-        with m.If(asks):
-            m.d.sync += step.eq(step + 1)
-        with m.If(step == 1):
+        m.d.sync += [
+            since.eq(Cat(begins, since)),
+            self.destination_taken.eq(begins | since[:3].any()),
+            address.index.eq(Cat(begins | since[1], begins | since[2])),
+        ]
+        with m.If(~since[:3].any()):
+            slot = Mux(self.segments.valid, self.segments.p.slot, self.coming_slot)
+            m.d.sync += address.slot.eq(slot)
+        with m.If(since[1]):
             m.d.sync += place.ready.eq(1)
         with m.If(start):
             m.d.sync += [place.ready.eq(0), place.used.eq(0)]
-        with m.Switch(step):
-            for number, index in enumerate(order):
-                with m.Case(number):
-                    m.d.comb += address.index.eq(index)
         registers = (
             place.link.as_value(),
             place.port.as_value(),
             place.ip[:64],
             place.ip[64:],
         )
-        with m.If(arriving):
-            with m.Switch(arrives):
-                for number, register in enumerate(registers):
-                    with m.Case(number):
-                        m.d.sync += register.eq(word)
-        return place, place.ready | (step == 1)
+        for arrives, register in zip(since[1:], registers, strict=True):
+            with m.If(arrives):
+                m.d.sync += register.eq(self.destination.row)
+        return place, place.ready | since[1]
 
     def _header(self, m, segment, destination, start, begun):
-        """The words of the header of ``segment``, of which the first comes with ``start``."""
+        """The pairs of the header of ``segment``, of which the first comes with ``start``."""
         m.submodules.header = header = FrameHeader()
         for fields, source in ((header.starting, self.segments.p), (header.i, segment)):
             m.d.comb += [

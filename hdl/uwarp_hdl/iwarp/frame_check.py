@@ -5,55 +5,52 @@
     word --+--> CRC share --> state --> back by octets ---> turn --> CRC ---+--> checks
            +--> lanes --> word's sum --> frame's --> halves --> sum <-------+
 
-One word a cycle, frames at least 8 cycles apart from end to end. The CRC is taken over whole words:
-the two or six octets before the DDP segment and those after its end count as zero; the state begins
-before the former, and a copy of it is taken back over the latter, an octet a cycle, while the words
-of the next frame go by. The checksum covers the CRC, which is added last, turned as it lies in the
-frame's words (RFC 1071, section 2).
+The words are pairs of quads as :class:`FrameHeader` gives them, which in the frame may be further
+on by one quad: to either check that makes no difference. One word a cycle, frames at least 8 cycles
+apart from end to end. The CRC is taken over whole words: the two octets before the DDP segment and
+those after its end count as zero; the state begins before the former, and a copy of it is taken
+back over the latter, an octet a cycle, while the words of the next frame go by. The checksum covers
+the CRC, which is added last, turned as it lies in the frame's words (RFC 1071, section 2).
 """
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
-from uwarp.wire import ETHERNET, IPV4, IPV6, PROTOCOL_UDP, VLAN
+from uwarp.wire import ETHERNET, IPV4, IPV6, PROTOCOL_UDP
 
 from ..net.header import DDP_STEP
 from . import crc32c
 from .fetch import LENGTH_WIDTH
 
-__all__ = ["BEFORE_LATE_DDP", "FrameCheck", "FrameChecks", "FrameEnd"]
+__all__ = ["FrameCheck", "FrameChecks", "FrameEnd"]
 
 #: The CRC's state before the octets in front of the DDP segment in its first word.
 _INITIAL = crc32c.unstep(crc32c.INITIAL, 2)
-
-#: What stands for the first four octets of that word if there are six before the DDP segment: after
-#: them, and two that are 0, the state is the initial one.
-BEFORE_LATE_DDP = _INITIAL ^ crc32c.unstep(crc32c.INITIAL, 6)
 
 #: Cycles from a frame's last word to its announcement, and to its checks.
 _ANNOUNCED, _CHECKED = 7, 14
 
 
-#: What the sum of 32 bits begins with, by IPv6. Of the pseudo header (RFC 768; RFC 8200, section
-#: 8.1) it has the protocol; addresses and length come from the IP header, of which IPv4's length
-#: counts that header, too. As numbers the halves are 0x14 and 0xFFE8 or 0xFFFC: in both families
-#: almost the same.
-_SUM_BEGINS = (0x1400_E8FF, 0x1400_FCFF)
+#: What the sum of 32 bits begins with. Of the pseudo header (RFC 768; RFC 8200, section 8.1) it has
+#: the protocol; addresses and length come from the IP header, of which IPv4's length counts that
+#: header, too. As numbers the halves are 0x14 and 0xFFE8.
+_SUM_BEGINS = 0x1400_E8FF
 assert (PROTOCOL_UDP - IPV4.size) % 0xFFFF == (0x14 + 0xFFE8) % 0xFFFF
-assert PROTOCOL_UDP % 0xFFFF == (0x14 + 0xFFFC) % 0xFFFF
+
+#: What the sum of IPv6 has more, in lane 0 of the word of step 3, which is of nothing covered.
+_MORE_IPV6 = IPV4.size << 8
 
 
 def _covering(step, lane):
-    """Kinds of frames, VLAN tag + 2 IPv6, in which the sum covers the lane of 16 bits in the word
-    of ``step``, 2 or 3: it is of the length or of the addresses."""
-    kinds = []
-    for kind in range(4):
-        place = 8 * step + 2 * lane - ETHERNET.size - (VLAN.size if kind & 1 else 0)
-        header, length = (IPV6, "payload_length") if kind & 2 else (IPV4, "total_length")
-        if place == header.offset(length) or place >= header.offset("source"):
-            kinds.append(kind)
-    return kinds
+    """The values of ``ipv6`` with which the sum covers the lane of 16 bits in the word of ``step``,
+    3 or 4: it is of the length or of the addresses."""
+    place = 8 * (step - 1) + 2 * lane - ETHERNET.size
+    return [
+        ipv6
+        for ipv6, header, length in ((0, IPV4, "total_length"), (1, IPV6, "payload_length"))
+        if place == header.offset(length) or place >= header.offset("source")
+    ]
 
 
 class FrameEnd(data.Struct):
@@ -90,12 +87,10 @@ class FrameCheck(wiring.Component):
     valid : In(1)
     word : In(64)
         The frame's next word; the UDP checksum's octets and those after the payload are 0.
-    low : In(32)
-        The low half of ``word``; if the DDP segment begins in the high half, BEFORE_LATE_DDP.
     step : In(4)
         Of the word, as FrameHeader has it; greater than DDP_STEP after that. 0 in the cycle of a
         frame's first word, and in none from there to its last.
-    vlan, ipv6 : In(1)
+    ipv6 : In(1)
         Of the frame that ``word`` is of.
     end : In(FrameEnd), end_valid : In(1)
         With the last word of the frame, or alone if ``frame`` is not set.
@@ -107,9 +102,7 @@ class FrameCheck(wiring.Component):
 
     valid: In(1)
     word: In(64)
-    low: In(32)
     step: In(4)
-    vlan: In(1)
     ipv6: In(1)
     end: In(FrameEnd)
     end_valid: In(1)
@@ -126,7 +119,8 @@ class FrameCheck(wiring.Component):
             m.d.sync += [later.eq(end), valid.eq(end_valid)]
             end, end_valid = later, valid
             if stage == 2:
-                octets = later.octets
+                # Where the frame ends in a pair, which an odd quad before it moves by half of one.
+                octets = later.octets[:3] ^ Cat(Const(0, 2), later.vlan ^ later.ipv6)
         # ``after[n]``: n cycles ago a frame ended.
         after = [self.end_valid & self.end.frame]
         for stage in range(1, _CHECKED + 1):
@@ -148,11 +142,12 @@ class FrameCheck(wiring.Component):
     def _crc(self, m, after, begins, octets):
         """The CRC, turned, ten cycles after the end, and from the next one on in ``checks``."""
         # The low half goes in with the state: what is left of it after eight octets is the same.
-        share, low, state = Signal(32), Signal(32), Signal(32)
+        # Where the register begins is where its reset leads: else that takes logic.
+        share, low, state = Signal(32), Signal(32), Signal(32, init=_INITIAL)
         covers = Signal()
         m.d.sync += [
             share.eq(crc32c.data_share(self.word[32:])),
-            low.eq(self.low),
+            low.eq(self.word[:32]),
             covers.eq(self.valid & (self.step >= DDP_STEP)),
         ]
         with m.If(begins[0]):
@@ -164,7 +159,7 @@ class FrameCheck(wiring.Component):
         excess = Signal(3)  # octets that it is still to be taken back
         odd = Signal()
         with m.If(after[2]):
-            m.d.sync += [back.eq(state), excess.eq(4 - octets[:3]), odd.eq(octets[0])]
+            m.d.sync += [back.eq(state), excess.eq(4 - octets), odd.eq(octets[0])]
         with m.Elif(excess != 0):
             m.d.sync += [back.eq(crc32c.unstep(back, 1)), excess.eq(excess - 1)]
         turned = Signal(32)
@@ -177,23 +172,26 @@ class FrameCheck(wiring.Component):
         """The checksum; lanes are little-endian (RFC 1071). Carries out of the top go into the next
         addition, so that the last of them takes one more, of 0."""
         lanes = [Signal(16, name=f"lane_{index}") for index in range(4)]
-        kinds = Cat(self.vlan, self.ipv6)
         for index, lane in enumerate(lanes):
             covers = Signal(name=f"covers_{index}")
-            m.d.comb += covers.eq(self.valid & (self.step > 3))
-            for step in (2, 3):
-                where = kinds.matches(*_covering(step, index))
+            m.d.comb += covers.eq(self.valid & (self.step > 4))
+            for step in (3, 4):
+                where = self.ipv6.matches(*_covering(step, index))
                 with m.If(self.valid & (self.step == step) & where):
                     m.d.comb += covers.eq(1)
-            m.d.sync += lane.eq(Mux(covers, self.word.word_select(index, 16), 0))
+            # Not both: the lane is the word's, or 0, or has but the bits of the constant.
+            more = _MORE_IPV6 if index == 0 else 0
+            adds = self.valid & (self.step == 3) & self.ipv6
+            m.d.sync += lane.eq(Mux(covers, self.word.word_select(index, 16), Mux(adds, more, 0)))
 
-        word_sum, frame_sum = Signal(33), Signal(33)
+        # Begins as below, like ``state``.
+        word_sum, frame_sum = Signal(33), Signal(33, init=_SUM_BEGINS)
         m.d.sync += [
             word_sum.eq(_plus(word_sum, Cat(lanes[:2]), Cat(lanes[2:]))),
             frame_sum.eq(_plus(frame_sum, frame_sum[:32], word_sum[:32])),
         ]
         with m.If(begins[2]):
-            m.d.sync += frame_sum.eq(Mux(self.ipv6, *reversed(_SUM_BEGINS)))
+            m.d.sync += frame_sum.eq(_SUM_BEGINS)
 
         # The frame's sum is taken five cycles after the end; the halves of it and of the CRC are
         # added one a cycle. Each is in a register that is 0 in any other cycle.

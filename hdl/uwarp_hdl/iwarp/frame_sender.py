@@ -68,8 +68,9 @@ class FrameSender(wiring.Component):
     -------
     enable : In(1)
         While 0 no frame begins.
-    write_enable, write_address, write_data : In
-        Into the buffer.
+    write_low, write_high : In(1)
+    write_low_address, write_high_address, write_data : In
+        Into the buffer, each half of a word. Of a frame's last word only the low one counts.
     frames : In(stream of FrameEnd)
     checks : In(stream of FrameChecks)
         Of each with ``frame``, no later than 7 cycles after that.
@@ -89,8 +90,10 @@ class FrameSender(wiring.Component):
         super().__init__(
             {
                 "enable": In(1),
-                "write_enable": In(1),
-                "write_address": In(address_width),
+                "write_low": In(1),
+                "write_high": In(1),
+                "write_low_address": In(address_width),
+                "write_high_address": In(address_width),
                 "write_data": In(64),
                 "frames": In(stream.Signature(FrameEnd)),
                 "checks": In(stream.Signature(FrameChecks)),
@@ -107,15 +110,17 @@ class FrameSender(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         # A word is never read and written at once: synthesis need not add logic for that case.
-        m.submodules.buffer = buffer = Memory(
-            shape=64, depth=self._depth, init=[], attrs={"no_rw_check": 1}
-        )
-        read, write = buffer.read_port(), buffer.write_port()
-        m.d.comb += [
-            write.addr.eq(self.write_address),
-            write.data.eq(self.write_data),
-            write.en.eq(self.write_enable),
-        ]
+        reads = []
+        for name, enable, address, word in (
+            ("low", self.write_low, self.write_low_address, self.write_data[:32]),
+            ("high", self.write_high, self.write_high_address, self.write_data[32:]),
+        ):
+            m.submodules[name] = half = Memory(
+                shape=32, depth=self._depth, init=[], attrs={"no_rw_check": 1}
+            )
+            read, write = half.read_port(), half.write_port()
+            reads.append(read)
+            m.d.comb += [write.addr.eq(address), write.data.eq(word), write.en.eq(enable)]
 
         advance = Signal()
         m.d.comb += advance.eq(~self.tx.valid | self.tx.ready)
@@ -136,8 +141,8 @@ class FrameSender(wiring.Component):
         next_valid, next_last = Signal(), Signal()
         m.d.comb += [
             begins_crc.eq(index == crc_word),
-            read.addr.eq(self.tail),
-            read.en.eq(advance),
+            *(read.addr.eq(self.tail) for read in reads),
+            *(read.en.eq(advance) for read in reads),
             next_valid.eq(active & frame.frame),
             next_last.eq(Mux(spills, had_crc, begins_crc)),
             next_stage.valid.eq(next_valid),
@@ -194,7 +199,12 @@ class FrameSender(wiring.Component):
             Signal(64, name=name) for name in ("word", "straight", "crossed", "checksum")
         )
         checks = self.checks.p
-        parts = [(word, read.data, ~in_memory.alone)]
+        # Where the last word has octets of the frame before the CRC, they are in its low half.
+        low, high = reads
+        parts = [
+            (word[:32], low.data, ~in_memory.alone),
+            (word[32:], high.data, ~in_memory.last),
+        ]
         for octet in range(8):
             for register, puts, source in (
                 (straight, in_memory.straight, octet % 4),

@@ -7,18 +7,22 @@ behaviour, 7.8 and 7.11).
                |     ^                                                             |
                |     +---------------------- free slots <--------------------------+
                +--> rows, destinations: memory of the slot
-               +--> terminates: those that came, in a queue to the event ring
+               +--> destinations: those that came --> terminates, to the event ring
 
 A request takes 4 cycles, more if its memory is in use. Responses of a QP, or from a region, that
 ``close`` names are dropped: their slots are marked until they are free again, and the segmenter
 cuts no more of them. The slots are looked at one a cycle; the closing is done when the segments
 that were cut by then are through.
+
+The words of destinations, those of the WQE fetch among them, are written the cycle after they are
+given: each kind of word has a register of its own, which is 0 but when it is written, so that an OR
+chooses.
 """
 
 from functools import reduce
 from operator import or_
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
@@ -27,8 +31,8 @@ from amaranth.utils import exact_log2
 from uwarp.contract import CloseTarget, Parameters
 from uwarp.wire import DEFAULT_GRANULE, Opcode
 
+from ..interfaces import TableReadSignature
 from ..layouts import CloseRequest, ReadRequest, ReceivedTerminate, is_mapped_ipv4
-from ..stream.ports import keep_apart
 from ..stream.queue import Queue
 from .destination import (
     DESTINATION_WORDS,
@@ -36,8 +40,10 @@ from .destination import (
     LINK,
     LOW,
     PORT,
+    TOLD,
     LinkWord,
     PortWord,
+    destination_address,
     destination_write_layout,
 )
 from .fetch import message_layout
@@ -47,9 +53,6 @@ from .segment import responding_layout
 __all__ = ["Responder"]
 
 _HOP_LIMIT = 64
-
-#: Terminates that may wait for the event ring.
-_TOLD = 8
 
 
 def _queue(shape, depth):
@@ -71,7 +74,12 @@ class Responder(wiring.Component):
     terminates : Out(stream of ReceivedTerminate)
     lost : Out(1)
         Strobe: one that came is not told, since 8 wait.
-    destination : Out(stream of destination_write_layout)
+    fetched, fetched_valid : In(destination_write_layout), In(1)
+        A word of a destination that is to be written.
+    written, written_valid : Out(destination_write_layout), Out(1)
+        To the memory of destinations: ``fetched`` of the cycle before, or one of a request's words.
+    destination, destination_taken, destination_asked : Out(TableReadSignature), In(1), Out(1)
+        Words of destinations; another unit uses the port in this cycle, or else this one does.
     rows : Out(stream of message_layout)
         To the memory of the slot, before ``messages``.
     messages : Out(stream of responding_layout)
@@ -99,7 +107,13 @@ class Responder(wiring.Component):
                 "requests": In(stream.Signature(ReadRequest)),
                 "terminates": Out(stream.Signature(ReceivedTerminate)),
                 "lost": Out(1),
-                "destination": Out(stream.Signature(destination_write_layout(parameters))),
+                "fetched": In(destination_write_layout(parameters)),
+                "fetched_valid": In(1),
+                "written": Out(destination_write_layout(parameters)),
+                "written_valid": Out(1),
+                "destination": Out(TableReadSignature(64, destination_address(parameters).size)),
+                "destination_taken": In(1),
+                "destination_asked": Out(1),
                 "rows": Out(stream.Signature(message_layout(parameters))),
                 "messages": Out(stream.Signature(responding_layout(parameters))),
                 "released": In(stream.Signature(slot_width(parameters))),
@@ -135,7 +149,7 @@ class Responder(wiring.Component):
         with m.If(self.busy):
             m.d.sync += sweep.eq(sweep + 1)
 
-        request, row, place = self.requests.p, self.rows.p, self.destination.p
+        request, row = self.requests.p, self.rows.p
         m.d.comb += [
             row.slot.eq(free.o.p),
             row.qpn.eq(request.qpn),
@@ -150,122 +164,123 @@ class Responder(wiring.Component):
             row.granule_mask.eq(DEFAULT_GRANULE - 1),
             waiting.i.p.slot.eq(free.o.p),
             waiting.i.p.qpn.eq(request.qpn),
-            place.address.slot.eq(free.o.p),
         ]
 
         # A word of the destination a cycle; the row in one of those.
-        port, link = Signal(PortWord), Signal(LinkWord)
-        m.d.comb += [
-            port.dest_ip.eq(request.source_ip[:32]),
-            port.dest_port.eq(request.source_port),
-            port.vlan.eq(request.sink_stag[16:]),  # of a Terminate the code, else of no meaning
-            link.dest_mac.eq(request.source_mac),
-            link.hop_limit.eq(_HOP_LIMIT),
-        ]
-        words = {
-            PORT: port.as_value(),
-            LOW: request.source_ip[:64],
-            HIGH: request.source_ip[64:],
-            LINK: Mux(comes, Cat(request.msn, request.qpn), link.as_value()),
-        }
-        at = Signal(len(words), init=1)  # one of them is 1
-        index = Signal(range(len(words)))
-        sent = Signal()
+        at = Signal(DESTINATION_WORDS, init=1)  # one of them is 1
         row_taken = Signal()
-        last = Signal()
+        told_slot, has_room = self._tell(m, at)
         offered = self.requests.valid & free.o.valid & ~self.busy & ~comes
-        stores = self._tell(m, at, index, place.word)
         row_done = row_taken | self.rows.ready
+        puts = Signal()
         m.d.comb += [
-            index.eq(Cat(at[1] | at[3], at[2] | at[3])),
-            last.eq(at[-1] & row_done),
-            place.address.index.eq(index),
-            place.word.eq(reduce(or_, (at[n].replicate(64) & word for n, word in words.items()))),
-            self.destination.valid.eq(offered & (~at[-1] | row_done)),
-            self.rows.valid.eq(offered & ~row_taken),
-            self.requests.ready.eq(
-                Mux(
+            puts.eq(
+                ~self.fetched_valid
+                & Mux(
                     comes,
-                    self.lost | (stores & at[-1]),
-                    offered & last & self.destination.ready,
+                    self.requests.valid & has_room,
+                    offered & (~at[-1] | row_done),
                 )
             ),
+            self.rows.valid.eq(offered & ~row_taken),
+            self.requests.ready.eq((puts & at[-1]) | self.lost),
             waiting.i.valid.eq(taken),
             free.o.ready.eq(taken),
         ]
-        m.d.comb += sent.eq((self.destination.valid & self.destination.ready) | stores)
-        with m.If(sent):
+        with m.If(puts):
             m.d.sync += at.eq(at.rotate_left(1))
         with m.If(offered):
             m.d.sync += row_taken.eq(row_done & ~taken)
+        self._write(m, at, puts, comes, Mux(comes, told_slot, free.o.p))
         self._drop(m, taken, request, free.o.p - first)
         return m
 
-    def _tell(self, m, at, index, word):
-        """Keep the Terminates that come, a word a cycle, and give them as a whole. Returns whether
-        ``word`` of ``index`` is kept."""
-        m.submodules.told_words = told_words = Memory(
-            shape=64, depth=DESTINATION_WORDS * _TOLD, init=[], attrs={"ram_style": "block"}
-        )
-        reader, writer = told_words.read_port(), told_words.write_port()
-        keep_apart(m, reader, writer)
-        came = self.terminates.p
-        waits = Signal(range(_TOLD + 1))  # the one that is offered among them
-        into, out_of = Signal(range(_TOLD)), Signal(range(_TOLD))
-        step = Signal(range(DESTINATION_WORDS))
-        arrives = Signal.like(step)
-        arriving = Signal()
-        reads, fetches = Signal(), Signal()
-        told_word = Signal(64)
-        stores = Signal()
-        comes = self.requests.valid & self.requests.p.terminate
-        full = (waits == _TOLD) & at[0]
-        kept = stores & at[-1]
-        tells = self.terminates.valid & self.terminates.ready
+    def _write(self, m, at, puts, comes, slot):
+        """Words of destinations. Of the low halves of PORT and LOW there is one, for both. Of a
+        Terminate that came the tag is the code, of a Read Request of no meaning."""
+        request, written = self.requests.p, self.written
+        port, link = Signal(PortWord), Signal(LinkWord)
         m.d.comb += [
-            self.lost.eq(comes & full),
-            stores.eq(comes & ~full),
-            writer.addr.eq(Cat(index, into)),
-            writer.data.eq(word),
-            writer.en.eq(stores),
-            reader.addr.eq(Cat(step, out_of)),
+            port.dest_port.eq(request.source_port),
+            port.vlan.eq(request.sink_stag[16:]),
+            link.dest_mac.eq(request.source_mac),
+            link.hop_limit.eq(_HOP_LIMIT),
+        ]
+        assert (PORT, LOW) == (0, 1)
+        parts = []
+        for name, puts_it, word in (
+            ("fetched", self.fetched_valid, self.fetched.word),
+            ("low_half", puts & (at[PORT] | at[LOW]), request.source_ip[:32]),
+            ("port", puts & at[PORT], port.as_value()),
+            ("low", puts & at[LOW], Cat(Const(0, 32), request.source_ip[32:64])),
+            ("high", puts & at[HIGH], request.source_ip[64:]),
+            ("link", puts & at[LINK] & ~comes, link.as_value()),
+            ("named", puts & at[LINK] & comes, Cat(request.msn, request.qpn)),
+        ):
+            part = Signal(len(word), name=f"{name}_word")
+            m.d.sync += part.eq(word)
+            # Last: so it is the register's reset.
+            with m.If(~puts_it):
+                m.d.sync += part.eq(0)
+            parts.append(part)
+        m.d.comb += written.word.eq(reduce(or_, parts))
+        m.d.sync += [
+            self.written_valid.eq(self.fetched_valid | puts),
+            written.address.index.eq(Cat(at[1] | at[3], at[2] | at[3])),
+            written.address.slot.eq(slot),
+        ]
+        with m.If(self.fetched_valid):
+            m.d.sync += written.address.eq(self.fetched.address)
+
+    def _tell(self, m, at):
+        """Give the Terminates that came, of which a word a cycle is read. Returns the slot of the
+        one that comes, and whether it is kept."""
+        came = self.terminates.p
+        address = Signal(destination_address(self._parameters))
+        waits = Signal(range(TOLD + 1))  # the one that is offered among them
+        into, out_of = Signal(range(TOLD)), Signal(range(TOLD))
+        step = Signal(range(DESTINATION_WORDS))
+        arrives = Signal(DESTINATION_WORDS)
+        fetches = Signal()
+        given = Signal()
+        full = Signal()
+        kept = self.requests.valid & self.requests.ready & self.requests.p.terminate & ~full
+        tells = self.terminates.valid & self.terminates.ready
+        word = self.destination.row
+        m.d.comb += [
+            full.eq((waits == TOLD) & at[0]),
+            self.lost.eq(self.requests.valid & self.requests.p.terminate & full),
+            address.slot.eq(Cat(out_of, Const(-1, len(address.slot) - len(out_of)))),
+            address.index.eq(step),
+            self.destination.index.eq(address),
+            self.destination_asked.eq(fetches),
+            given.eq(fetches & ~self.destination_taken),
         ]
         m.d.sync += [
             waits.eq(waits + kept - tells),
-            Cat(told_word, arriving).eq(Cat(reader.data, fetches)),
-            fetches.eq(reads),
+            arrives.eq(Mux(given, 1 << step, 0)),
         ]
-        with m.If(arriving):
-            m.d.sync += arrives.eq(arrives + 1)
+        # The next one is not read before this one is taken.
+        with m.If((waits != 0) & ~self.terminates.valid & ~arrives.any()):
+            m.d.sync += fetches.eq(1)
+        with m.If(given):
+            m.d.sync += step.eq(step + 1)
+            with m.If(step == DESTINATION_WORDS - 1):
+                m.d.sync += [fetches.eq(0), out_of.eq(out_of + 1)]
         with m.If(kept):
             m.d.sync += into.eq(into + 1)
         with m.If(tells):
             m.d.sync += self.terminates.valid.eq(0)
-        # The next one is not read before this one is taken.
-        idle = (waits != 0) & ~self.terminates.valid & ~arriving & ~fetches
-        m.d.comb += reads.eq((step != 0) | idle)
-        with m.If(reads):
-            m.d.sync += step.eq(step + 1)
-            with m.If(step == DESTINATION_WORDS - 1):
-                m.d.sync += out_of.eq(out_of + 1)
-        port = data.View(PortWord, told_word)
-        with m.If(arriving):
-            with m.Switch(arrives):
-                with m.Case(PORT):
-                    m.d.sync += [
-                        came.source_port.eq(port.dest_port),
-                        came.code.eq(port.vlan),
-                    ]
-                with m.Case(LOW):
-                    m.d.sync += came.source_ip[:64].eq(told_word)
-                with m.Case(HIGH):
-                    m.d.sync += came.source_ip[64:].eq(told_word)
-                with m.Case(LINK):
-                    m.d.sync += [
-                        Cat(came.msn, came.qpn).eq(told_word),
-                        self.terminates.valid.eq(1),
-                    ]
-        return stores
+        port = data.View(PortWord, word)
+        with m.If(arrives[PORT]):
+            m.d.sync += [came.source_port.eq(port.dest_port), came.code.eq(port.vlan)]
+        with m.If(arrives[LOW]):
+            m.d.sync += came.source_ip[:64].eq(word)
+        with m.If(arrives[HIGH]):
+            m.d.sync += came.source_ip[64:].eq(word)
+        with m.If(arrives[LINK]):
+            m.d.sync += [Cat(came.msn, came.qpn).eq(word), self.terminates.valid.eq(1)]
+        return Cat(into, Const(-1, len(address.slot) - len(into))), ~full
 
     def _drop(self, m, taken, request, slot):
         """Mark what ``close`` names. ``slot`` counts from the first one of a response."""

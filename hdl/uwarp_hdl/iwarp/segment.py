@@ -154,8 +154,8 @@ def _selected(choices: Iterable[tuple[Value, Value]]) -> Value:
 class ReadJob(data.Struct):
     """A piece of a segment's payload: ``length`` octets, not 0, from DMA address ``address``.
 
-    For QP ``qpn``. The first one goes to octet ``place`` of a word; ``final`` if no other piece of
-    the segment follows.
+    For QP ``qpn``. The first one goes to octet ``place`` of a pair of quads, as the frame builder
+    has them; ``final`` if no other piece of the segment follows.
     """
 
     address: 64
@@ -568,7 +568,6 @@ class Segmenter(wiring.Component):
         with m.If(at[_QUADS - 1]):
             m.d.sync += number.eq(number + 1)
 
-        shift = message.ipv6 ^ message.vlan_valid  # by 4 octets, modulo a word
         charged = self.charge
         m.d.comb += charged.qpn.eq(owner.qpn)
 
@@ -793,7 +792,7 @@ class Segmenter(wiring.Component):
                 full_end.eq(
                     full + Mux(tagged & ~row.under_way, message.remote_to[: len(full_end)], 0)
                 ),
-                octet.eq(Cat(Const(0, 2), shift ^ (opcode == Opcode.SEND))),
+                octet.eq(Cat(Const(0, 2), opcode == Opcode.SEND)),
                 room.eq(full),
                 headers.eq(self._headers(opcode, message)),
             ]

@@ -46,13 +46,13 @@ from ..layouts import (
 )
 from ..stream.ports import keep_apart
 from ..stream.queue import Queue, connect_streams
-from .destination import DESTINATION_WORDS
+from .destination import destination_address
 from .fetch import WqeFetch
 from .frame_builder import FrameBuilder
 from .frame_sender import FrameSender
 from .payload_reader import PayloadReader
 from .responder import Responder
-from .scheduler import SendScheduler, qp_width, retirement_layout, slot_count, slot_width
+from .scheduler import SendScheduler, qp_width, retirement_layout, slot_count
 from .segment import Segmenter, segment_layout
 from .send_completion import SendCompleter
 from .tables import TableWriteSignature
@@ -158,7 +158,7 @@ class TransmitPath(wiring.Component):
         m.submodules.segmenter = segmenter = Segmenter(parameters)
         m.submodules.segments = segments = Queue(segment_layout(parameters), SEGMENTS, block=True)
         m.submodules.destinations = destinations = Memory(
-            shape=64, depth=DESTINATION_WORDS << slot_width(parameters), init=[]
+            shape=64, depth=1 << destination_address(parameters).size, init=[]
         )
         destination_read, destination_write = destinations.read_port(), destinations.write_port()
         keep_apart(m, destination_read, destination_write)
@@ -218,32 +218,27 @@ class TransmitPath(wiring.Component):
 
         leaves = self.tx.valid & self.tx.ready & self.tx.p.last
         m.d.comb += [
-            destination_write.addr.eq(
-                Mux(
-                    fetch.destination_written,
-                    fetch.destination.address.as_value(),
-                    responder.destination.p.address.as_value(),
-                )
-            ),
-            destination_write.data.eq(
-                Mux(
-                    fetch.destination_written,
-                    fetch.destination.word,
-                    responder.destination.p.word,
-                )
-            ),
-            destination_write.en.eq(fetch.destination_written | responder.destination.valid),
-            responder.destination.ready.eq(~fetch.destination_written),
+            responder.fetched.eq(fetch.destination),
+            responder.fetched_valid.eq(fetch.destination_written),
+            destination_write.addr.eq(responder.written.address),
+            destination_write.data.eq(responder.written.word),
+            destination_write.en.eq(responder.written_valid),
             destination_read.addr.eq(
                 Mux(
                     builder.destination_taken,
                     builder.destination.index,
-                    segmenter.destination.index,
+                    Mux(
+                        responder.destination_asked,
+                        responder.destination.index,
+                        segmenter.destination.index,
+                    ),
                 )
             ),
+            responder.destination_taken.eq(builder.destination_taken),
+            responder.destination.row.eq(destination_read.data),
             builder.destination.row.eq(destination_read.data),
             segmenter.destination.row.eq(destination_read.data),
-            segmenter.destination_taken.eq(builder.destination_taken),
+            segmenter.destination_taken.eq(builder.destination_taken | responder.destination_asked),
             builder.quads.eq(segmenter.quads),
             builder.coming.eq(segmenter.coming & (segments.level == 0)),
             builder.coming_slot.eq(segmenter.failed_slot),
@@ -281,8 +276,10 @@ class TransmitPath(wiring.Component):
             segmenter.enable.eq(self.config.enable),
             sender.enable.eq(self.config.enable),
             builder.config.eq(self.config),
-            sender.write_enable.eq(builder.write_enable),
-            sender.write_address.eq(builder.write_address),
+            sender.write_low.eq(builder.write_low),
+            sender.write_high.eq(builder.write_high),
+            sender.write_low_address.eq(builder.write_low_address),
+            sender.write_high_address.eq(builder.write_high_address),
             sender.write_data.eq(builder.write_data),
             builder.tail.eq(sender.tail),
             self.own.eq(sender.own),

@@ -1,14 +1,14 @@
-"""Header insertion: the words of a frame's headers, one a cycle.
+"""Header insertion: a frame's headers in pairs of quads, one a cycle.
 
 ::
 
-    fields --> two quads by step, each 0 but in its own --> OR --+--> steering --> word
-          +--> IPv4 checksum ------^                             +--> held quad ---^
+    fields --> two quads by step, each 0 but in its own --> OR --> pair
+          +--> IPv4 checksum ------^
 
 The headers are a row of *quads*, four octets each: VLAN tag, IPv6 and every DDP header move what
-comes after them by whole quads. A step chooses a pair of quads as they lie in an IPv4 frame without
-a tag; an odd quad that is put in (the tag, or one of IPv6) shifts all after it by one: from then on
-a word is the quad held from the step before and the pair's first.
+comes after them by whole quads. A step gives a pair of quads as they lie in an IPv4 frame without
+a tag. For an odd quad that is put in (by the tag, or by IPv6) there is a step of its own; all after
+it is one quad further on in the frame, which is left to whoever stores the pairs.
 
 Octet positions come from the header tables of :mod:`uwarp.wire`.
 """
@@ -45,11 +45,11 @@ __all__ = [
 #: Octets before the UDP payload, in IPv4 without a VLAN tag.
 HEADER_OCTETS = ETHERNET.size + IPV4.size + UDP.size
 
-#: The step whose word ends with the first two octets of the UDP payload and what comes before them,
-#: or with those and the next four.
-DDP_STEP = 8
+#: The step whose pair has the first six octets of the UDP payload, from octet 2 on.
+DDP_STEP = 9
 
-_IPV4_LAST, _IPV6_LAST, _PORTS = 3, 6, 7
+# In a step of TYPE or ODD only the high quad counts.
+_TAG, _TYPE, _IPV4_FIRST, _IPV4_LAST, _IPV6_LAST, _ODD, _PORTS = 1, 2, 3, 4, 6, 7, 8
 
 
 def header_octets(header: Header, **values: Value) -> Value:
@@ -93,6 +93,18 @@ class _Parts:
         """With ``clear``: ``value``."""
         self._add(self._clear, value)
 
+    def add_two(
+        self, condition: Value, values: tuple[Value, Value], stops: Value
+    ) -> tuple[Value, Value]:
+        """Like ``add``, but without the value whose bit in ``stops`` is set with ``load``. Returns
+        whether they are chosen, and the register of the first."""
+        chosen = Signal()
+        with self._m.If(self._load):
+            self._m.d.sync += chosen.eq(condition)
+        for value, stop in zip(values, stops, strict=True):
+            self._add(chosen & ~self._clear & ~stop, value)
+        return chosen, self._registers[-len(values)]
+
     def _add(self, chosen: Value, value: Value) -> None:
         register = Signal(self._width, name=f"part_{len(self._registers)}")
         # In this order it is the register's reset.
@@ -130,7 +142,7 @@ class FrameHeaderFields(data.Struct):
 class FrameHeader(wiring.Component):
     """Ethernet with or without VLAN tag, IPv4 (RFC 791) or IPv6 (RFC 8200), UDP, DDP header.
 
-    A word a cycle, the first in the cycle after ``start``. The UDP checksum's octets are 0, IPv4
+    A pair a cycle, the first in the cycle after ``start``. The UDP checksum's octets are 0, IPv4
     identification and IPv6 flow label too, DF is set (RFC 6864, section 4.1).
 
     Members
@@ -139,23 +151,26 @@ class FrameHeader(wiring.Component):
         A frame begins; the one that does may be the last of several in a row.
     i : In(FrameHeaderFields), control : In(16)
         The same, and the first two octets of the DDP header (the first one in bits 7:0), from the
-        cycle after ``start`` until ``word`` is the last.
+        cycle after ``start`` until ``pair`` is the last.
     upcoming : Out(4)
-        With ``start`` or ``advance``: the step after that of the next word.
+        With ``start`` or ``advance``: the step after that of the next pair.
     ddp : In(64), ddp_taken : Out(1)
         While ``ddp_taken``, the next pair of the DDP header is taken: first quad 0 in the high
         half, the low one 0, then quads 1 and 2, 3 and 4 and so on behind ``control``.
     advance : In(1)
-        ``word`` is taken.
-    word : Out(64)
-        Octet 0 in bits 7:0. The word after the last whole one has the header's last four octets in
-        its low half, if they are left; what follows the DDP header is not defined.
+        ``pair`` is taken.
+    last, left : In(1)
+        With ``advance``: it was the last one that is the header's as a whole; its last quad is left
+        then. What is after the header is 0.
+    left_taken : In(1)
+        ``pair`` is 0 from the next cycle on.
+    pair : Out(64)
+        Octet 0 in bits 7:0.
+    alone : Out(1)
+        Of the pair only the high quad is the frame's: it comes after the quad before.
     step : Out(4)
-        Where ``word`` is: 0 in the first, DDP_STEP in that which holds ``control`` in octets 2 and
-        3 or 6 and 7, one more in each word after. Before that, words that a frame does not have are
-        left out.
-    shifted : Out(1)
-        From DDP_STEP on: ``control`` is in octets 6 and 7, the quads 0, 2, 4 are in low halves.
+        Where ``pair`` is: 0 in the first, DDP_STEP in that which has ``control`` in octets 2 and 3,
+        one more in each after it. Before that, those that a frame does not have are left out.
     udp_length : Out(16)
         Of the frame; from the cycle after ``start`` until the next one.
     """
@@ -168,9 +183,12 @@ class FrameHeader(wiring.Component):
     ddp: In(64)
     ddp_taken: Out(1)
     advance: In(1)
-    word: Out(64)
+    last: In(1)
+    left: In(1)
+    left_taken: In(1)
+    pair: Out(64)
+    alone: Out(1)
     step: Out(4)
-    shifted: Out(1)
     udp_length: Out(16)
 
     def elaborate(self, platform):
@@ -179,24 +197,22 @@ class FrameHeader(wiring.Component):
         ipv4, ipv6, tag = self._fixed_quads(checksum)
         fields = self.i
 
-        pair = Signal(64)
-        held = Signal(32)
         following = Signal(4)
         moves = Signal()
         tags, is_ipv6 = Signal(), Signal()
         m.d.comb += [
             moves.eq(self.start | self.advance),
-            self.word.eq(Mux(self.shifted, Cat(held, pair[:32]), pair)),
+            self.alone.eq((self.step == _TYPE) | (self.step == _ODD)),
             tags.eq(Mux(self.start, self.starting.vlan_valid, fields.vlan_valid)),
             is_ipv6.eq(Mux(self.start, self.starting.ipv6, fields.ipv6)),
             self.upcoming.eq(following + 1),
         ]
+        with m.If((following == _TAG) & ~tags):
+            m.d.comb += self.upcoming.eq(_IPV4_FIRST)
         with m.If((following == _IPV4_LAST) & ~is_ipv6):
             m.d.comb += self.upcoming.eq(_PORTS)
-        with m.If((following == _IPV6_LAST) & ~tags):
-            m.d.comb += self.upcoming.eq(DDP_STEP)
         with m.If(self.start):
-            m.d.comb += self.upcoming.eq(1)
+            m.d.comb += self.upcoming.eq(_TAG)
 
         upcoming = self.upcoming
         high = Const(0, 32)
@@ -208,40 +224,33 @@ class FrameHeader(wiring.Component):
                 source=self.starting.source_mac,
             )[:64]
         )
-        pairs.add(upcoming == 1, ipv4[2])
-        pairs.add((upcoming == 1) & tags, Cat(high, tag))
-        pairs.add((upcoming == 1) & ~tags & ~is_ipv6, Cat(high, ipv4[3]))
-        pairs.add((upcoming == 1) & ~tags & is_ipv6, Cat(high, ipv6[3]))
+        types = ((upcoming == _TAG) & ~tags) | (upcoming == _TYPE)
+        pairs.add(upcoming == _TAG, ipv4[2])
+        pairs.add((upcoming == _TAG) & tags, Cat(high, tag))
+        pairs.add(types & ~is_ipv6, Cat(high, ipv4[3]))
+        pairs.add(types & is_ipv6, Cat(high, ipv6[3]))
+        for step in range(_IPV4_FIRST, _IPV4_LAST + 1):
+            pairs.add((upcoming == step) & ~is_ipv6, Cat(ipv4[2 * step - 2 : 2 * step]))
+        for step in range(_IPV4_FIRST, _IPV6_LAST + 1):
+            pairs.add((upcoming == step) & is_ipv6, Cat(ipv6[2 * step - 2 : 2 * step]))
+        pairs.add(upcoming == _ODD, Cat(high, ipv6[12]))
         pairs.add(upcoming == _PORTS, Cat(ipv4[8:10]))
         pairs.add(upcoming == DDP_STEP, ipv4[10])
-        for step in range(2, _IPV4_LAST + 1):
-            pairs.add((upcoming == step) & ~is_ipv6, Cat(ipv4[2 * step : 2 * step + 2]))
-        for step in range(2, _IPV6_LAST + 1):
-            pairs.add((upcoming == step) & is_ipv6, Cat(ipv6[2 * step : 2 * step + 2]))
-        takes_ddp = pairs.add(upcoming >= DDP_STEP, self.ddp)
-
-        # The pair's high quad, or the one after it where an odd one was put in.
-        puts_tag, puts_odd = (following == 1) & tags, following == _IPV6_LAST
-        holds = _Parts(m, moves, self.start, 32)
-        holds.add(~puts_tag & ~puts_odd, pair[32:])
-        holds.add(puts_tag & ~is_ipv6, ipv4[3])
-        holds.add(puts_tag & is_ipv6, ipv6[3])
-        holds.add(puts_odd, ipv6[14])
+        ends = Cat(self.last & ~self.left, self.last)
+        ddp = self.ddp[:32], Cat(high, self.ddp[32:])
+        takes_ddp, left = pairs.add_two(upcoming >= DDP_STEP, ddp, ends)
+        with m.If(self.left_taken):
+            m.d.sync += left.eq(0)
         m.d.comb += [
-            pair.eq(pairs.any()),
-            held.eq(holds.any()),
+            self.pair.eq(pairs.any()),
             self.ddp_taken.eq(self.advance & takes_ddp),
         ]
         with m.If(moves):
             m.d.sync += following.eq(upcoming)
         with m.If(self.start):
-            m.d.sync += [self.step.eq(0), self.shifted.eq(0)]
+            m.d.sync += self.step.eq(0)
         with m.Elif(self.advance):
             m.d.sync += self.step.eq(following)
-            with m.If(self.step == 1):
-                m.d.sync += self.shifted.eq(fields.vlan_valid)
-            with m.If(self.step == _IPV6_LAST):
-                m.d.sync += self.shifted.eq(~self.shifted)
         return m
 
     def _fixed_quads(self, checksum):

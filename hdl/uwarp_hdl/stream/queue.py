@@ -34,6 +34,9 @@ class Queue(wiring.Component):
     offered in the next cycle, too: that saves the same multiplexer and register where the reader
     has the time for it.
 
+    If not ``guarded``, ``i.ready`` is always 1, and there is no ``level``: no item is ever given
+    for which there is no room. That is for queues that are not ``registered``.
+
     With ``block`` what waits is in block RAM, even if synthesis would take LUT RAM for it.
 
     If not ``direct``, each item goes through block RAM and is offered 3 cycles later, at the
@@ -48,6 +51,7 @@ class Queue(wiring.Component):
         or 1024 bits, else block RAM. Up to 32 if not ``registered``.
     direct : bool
     registered : bool
+    guarded : bool
     block : bool
 
     Attributes
@@ -57,7 +61,7 @@ class Queue(wiring.Component):
         Items held, 0 to ``depth``.
     """
 
-    def __init__(self, shape, depth, *, direct=True, registered=True, block=False):
+    def __init__(self, shape, depth, *, direct=True, registered=True, guarded=True, block=False):
         if not isinstance(depth, int) or depth < 2:
             raise ValueError(f"depth is {depth!r}; it takes an integer of 2 or more")
         if not registered and (depth > _UNREGISTERED or not direct or block):
@@ -65,10 +69,13 @@ class Queue(wiring.Component):
                 f"depth is {depth}, direct {direct}, block {block}; without a register it takes up "
                 f"to {_UNREGISTERED}, direct and not block"
             )
+        if registered and not guarded:
+            raise ValueError("a queue that is registered is guarded")
         self._shape = shape
         self._depth = depth
         self._direct = direct
         self._registered = registered
+        self._guarded = guarded
         self._block = block or not direct
         super().__init__(
             {
@@ -152,7 +159,10 @@ class Queue(wiring.Component):
             m, put, len(_bits(self.i.payload)), ahead=1, domain="comb"
         )
         read_next = _after(read, self._depth)
-        self._keep_level(m, put, after_write == read)
+        if self._guarded:
+            self._keep_level(m, put, after_write == read)
+        else:
+            m.d.comb += self.i.ready.eq(1)
         m.d.comb += _bits(self.o.payload).eq(reader.data)
         with m.If(take):
             m.d.sync += read.eq(read_next)
