@@ -40,8 +40,9 @@ __all__ = [
 ]
 
 #: Messages that are fetched ahead, beyond the one that every QP may have. A message of one small
-#: datagram holds its slot for two read latencies, 500 cycles, and the wire takes one in 12 to 20.
-EXTRA_SLOTS = 64
+#: datagram holds its slot for two read latencies, 550 cycles, and the wire takes one in 12 to 20.
+#: With 64 QPs and 16 responses there are 128 slots: half of what 8 bits would take of memory.
+EXTRA_SLOTS = 48
 
 #: Bits of the number of a QP's resets that a message carries: one of an earlier life is dropped.
 EPOCH_WIDTH = 4
