@@ -36,6 +36,9 @@ class Queue(wiring.Component):
 
     With ``block`` what waits is in block RAM, even if synthesis would take LUT RAM for it.
 
+    If not ``bounded``, its user never brings an item for which there is no room: ``i.ready`` is 1,
+    and ``level`` is not kept.
+
     If not ``direct``, each item goes through block RAM and is offered 3 cycles later, at the
     earliest: that saves a multiplexer and a register as wide as the item.
 
@@ -49,6 +52,7 @@ class Queue(wiring.Component):
     direct : bool
     registered : bool
     block : bool
+    bounded : bool
 
     Attributes
     ----------
@@ -57,7 +61,7 @@ class Queue(wiring.Component):
         Items held, 0 to ``depth``.
     """
 
-    def __init__(self, shape, depth, *, direct=True, registered=True, block=False):
+    def __init__(self, shape, depth, *, direct=True, registered=True, block=False, bounded=True):
         if not isinstance(depth, int) or depth < 2:
             raise ValueError(f"depth is {depth!r}; it takes an integer of 2 or more")
         if not registered and (depth > _UNREGISTERED or not direct or block):
@@ -65,10 +69,16 @@ class Queue(wiring.Component):
                 f"depth is {depth}, direct {direct}, block {block}; without a register it takes up "
                 f"to {_UNREGISTERED}, direct and not block"
             )
+        if not bounded and (depth == 2 or not registered):
+            raise ValueError(
+                f"depth is {depth}, registered {registered}; not bounded it takes more than 2, "
+                "registered"
+            )
         self._shape = shape
         self._depth = depth
         self._direct = direct
         self._registered = registered
+        self._bounded = bounded
         self._block = block or not direct
         super().__init__(
             {
@@ -131,7 +141,10 @@ class Queue(wiring.Component):
         else:
             fills = self.level == self._depth - 1
             self._store_in_block_ram(m, store, head_free, back, back_valid, waiting)
-        self._keep_level(m, put, fills)
+        if self._bounded:
+            self._keep_level(m, put, fills)
+        else:
+            m.d.comb += self.i.ready.eq(1)
         return m
 
     def _keep_level(self, m, put, fills):
