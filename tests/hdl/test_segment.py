@@ -10,7 +10,7 @@ from amaranth.sim import Simulator
 from transmit_bench import HEADERS, SEND, TAGGED, WRITE, WRITE_RECORD, pieces
 
 from uwarp.contract import QP_ENTRY, Parameters, QpState, Status
-from uwarp_hdl.iwarp.segment import Segmenter
+from uwarp_hdl.iwarp.segment import MessageWord, Segmenter, message_words
 
 PARAMETERS = Parameters(n_qp=4, n_region=4, max_mtu=9000)
 
@@ -25,7 +25,8 @@ class SegmenterBench:
         self.segments, self.jobs = [], []
         self.quads, self.rows = [], []
         self.messages, self.to_recall, self.ends = {}, deque(), []
-        self.recalls = None  # since when the next one is asked for
+        self.recalls = None  # since when the next word is asked for
+        self.words = {}
         self.now = 0
         self.ended = deque()
         self.states = [QpState.RTS] * PARAMETERS.n_qp
@@ -73,6 +74,7 @@ class SegmenterBench:
             dut.quads,
             dut.recall_ready,
             dut.recalled,
+            dut.recalled_msn,
         )
         input_taken, reset_taken, segment_given, segment, job_given, job, index, *values = values
         self.now += 1
@@ -93,12 +95,14 @@ class SegmenterBench:
         if job_given:
             self.jobs.append((job.address, job.length, job.place, job.final))
         if not self.recalls and self.to_recall and self.to_recall[0][0] <= self.now:
-            ctx.set(dut.recall, self.to_recall[0][1]["slot"])
+            word = MessageWord(len(self.words))
+            ctx.set(dut.recall, {"slot": self.to_recall[0][1]["slot"], "word": word})
             self.recalls = self.now
         ctx.set(dut.qp.row.as_value(), QP_ENTRY.to_int(state=self.states[index]))
         kind, item = self.inputs[0] if self.inputs else (None, {})
         ctx.set(dut.pieces, item if kind == "piece" else {"valid": 0})
         ctx.set(dut.messages.valid, kind == "message")
+        ctx.set(dut.messages_begin, kind == "message")
         if kind == "message":
             ctx.set(dut.messages.payload, item)
         ctx.set(dut.resets.valid, bool(self.resets))
@@ -108,7 +112,7 @@ class SegmenterBench:
         ctx.set(dut.reads.ready, self.rng.random() >= self.stall)
         ctx.set(dut.failed, ctx.get(dut.failed_slot) in self.failed)
 
-    def collect(self, quads, recall_ready, recalled):
+    def collect(self, quads, recall_ready, recalled, msn):
         """Rows of quads, and what is recalled of messages that ended."""
         if quads.valid:
             assert quads.address == len(self.quads) % 64 * 8 + len(self.rows), "rows out of order"
@@ -118,12 +122,21 @@ class SegmenterBench:
                 self.rows = []
         # That of the cycle before, of which the slot was set one cycle earlier.
         if self.recalls and self.recall_was_ready and self.recalls < self.now - 1:
-            message = self.to_recall.popleft()[1]
-            for name in ("qpn", "index", "opcode", "length", "remote_to"):
-                assert getattr(recalled, name) == message[name], f"{name}; seed {self.seed}"
-            self.ends.append((message["index"], recalled.qpn, recalled.msn))
-            self.ended.append(message["slot"])
+            word = MessageWord(len(self.words))
+            self.words[word] = message_words(PARAMETERS)[word].from_bits(
+                recalled & (1 << message_words(PARAMETERS)[word].size) - 1
+            )
             self.recalls = None
+        if len(self.words) == len(MessageWord):
+            message = self.to_recall.popleft()[1]
+            cut, kind, _, source = self.words.values()
+            self.words = {}
+            got = {"qpn": source.qpn, "index": source.index, "opcode": kind.opcode}
+            got |= {"length": cut.length, "remote_to": kind.to_high << 14 | cut.to_low}
+            for name, value in got.items():
+                assert value == message[name], f"{name}; seed {self.seed}"
+            self.ends.append((message["index"], source.qpn, msn))
+            self.ended.append(message["slot"])
         self.recall_was_ready = recall_ready
 
     def header(self, number):

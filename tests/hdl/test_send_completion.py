@@ -6,13 +6,14 @@ import random
 from amaranth.sim import Simulator
 
 from uwarp.contract import CQE, Parameters, Status
+from uwarp_hdl.iwarp.segment import MessageWord, message_words
 from uwarp_hdl.iwarp.send_completion import SendCompleter
 
 PARAMETERS = Parameters(n_qp=4, n_region=4)
 
 #: Fields that come with the message, the others are asked for by its slot.
 DONE = ("slot", "status", "discard", "tracked", "silent")
-RECALLED = ("qpn", "cq", "index", "opcode", "signaled", "length", "msn")
+WORDS = message_words(PARAMETERS)
 
 #: Fields of a message done, and what comes of it: CQE, retirement with release, slot released.
 CASES = {
@@ -79,11 +80,14 @@ def test_what_each_message_frees():
                 done = {name: value for name, value in waiting[0].items() if name in DONE}
                 ctx.set(dut.done.payload, done)
             if waiting and was_ready:
-                assert asked == waiting[0]["slot"]
-                recalled = {name: value for name, value in waiting[0].items() if name in RECALLED}
-                ctx.set(dut.recalled, recalled)
+                assert asked.slot == waiting[0]["slot"]
+                layout = WORDS[MessageWord(asked.word)]
+                fields = {name: item for name, item in waiting[0].items() if name in layout.members}
+                ctx.set(dut.recalled, layout.const(fields).as_bits())
+                ctx.set(dut.recalled_msn, waiting[0]["msn"])
             else:
-                ctx.set(dut.recalled.as_value(), rng.getrandbits(len(dut.recalled.as_value())))
+                ctx.set(dut.recalled, rng.getrandbits(len(dut.recalled)))
+                ctx.set(dut.recalled_msn, rng.getrandbits(32))
             ctx.set(dut.recall_ready, rng.getrandbits(1))
             for port in (*completions, dut.retirements, dut.released):
                 ctx.set(port.ready, rng.getrandbits(1))

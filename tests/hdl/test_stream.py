@@ -47,13 +47,16 @@ class HoldCheck:
     [(depth, {}) for depth in (2, 3, 4, 5, 16, 33, 64, 65, 80)]
     + [(depth, {"direct": False}) for depth in (2, 3, 4, 16, 33)]
     + [(depth, {"block": True}) for depth in (3, 4, 16, 33)]
-    + [(depth, {"registered": False}) for depth in (2, 3, 16, 32)],
+    + [(depth, {"registered": False}) for depth in (2, 3, 16, 32)]
+    + [(depth, {"bounded": False}) for depth in (3, 16, 80)]
+    + [(16, {"bounded": False, "direct": False}), (16, {"bounded": False, "block": True})],
 )
 @pytest.mark.parametrize("seed", [SEED, SEED + 1])
 def test_queue(depth, options, seed):
     dut = Queue(16, depth, **options)
     direct = options.get("direct", True)
     in_block_ram = 16 * depth > 1024 or not direct or options.get("block", False)
+    bounded = options.get("bounded", True)
 
     async def bench(ctx):
         rng = random.Random(seed)
@@ -61,14 +64,18 @@ def test_queue(depth, options, seed):
         for cycle in range(CYCLES):
             # Phases: fill, drain, both.
             push, pull = ((0.9, 0.3), (0.3, 0.9), (0.8, 0.8))[cycle // 150 % 3]
-            if offered is None and rng.random() < push:
+            has_room = bounded or len(held) < depth
+            if offered is None and has_room and rng.random() < push:
                 offered = rng.getrandbits(16)
             ready = rng.random() < pull
             ctx.set(dut.i.valid, offered is not None)
             ctx.set(dut.i.payload, offered or 0)
             ctx.set(dut.o.ready, ready)
-            assert ctx.get(dut.level) == len(held), f"{cycle=} {seed=}"
-            assert ctx.get(dut.i.ready) == (len(held) < depth), f"{cycle=} {seed=}"
+            if bounded:
+                assert ctx.get(dut.level) == len(held), f"{cycle=} {seed=}"
+                assert ctx.get(dut.i.ready) == (len(held) < depth), f"{cycle=} {seed=}"
+            else:
+                assert ctx.get(dut.i.ready), f"{cycle=} {seed=}"
             pause = pause + 1 if held and not ctx.get(dut.o.valid) else 0
             assert pause <= (2 if in_block_ram else 0), f"{cycle=} {seed=}"
             taken = output.look(ctx, ready)
@@ -308,6 +315,8 @@ def test_connect_streams_compares_shapes():
 def test_depths_are_checked(depth):
     with pytest.raises(ValueError, match=f"depth is {depth}"):
         Queue(8, depth)
+    with pytest.raises(ValueError, match="not bounded"):
+        Queue(8, 2, bounded=False)
     with pytest.raises(ValueError, match=f"depth is {depth}"):
         PacketFifo(8, depth)
     gc.collect()

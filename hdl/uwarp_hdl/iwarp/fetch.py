@@ -42,7 +42,7 @@ from uwarp.wire import (
     least_size,
 )
 
-from ..compare import at_least
+from ..compare import at_least, equal
 from ..interfaces import ReadClientSignature, TableReadSignature
 from ..layouts import (
     REGION_ROW,
@@ -117,7 +117,7 @@ def message_layout(parameters: Parameters) -> data.StructLayout:
     ``room`` is the most payload octets of a segment, ``granule_mask`` the granule less one. Of a
     Read ``immediate`` is the sink's lkey and the only piece's address the sink TO. Of a response
     ``immediate`` is the request's MSN, ``address`` its payload's DMA address, and what its QP's row
-    says (``room``, ``epoch``) is left to the segmenter. A Terminate is like a response, but the
+    says is left to the segmenter (``room`` is 0). A Terminate is like a response, but the
     upper half of its ``stag`` is the code, as ``whole_code`` takes it; and it has no payload,
     whatever ``length`` says. Where it goes is written elsewhere.
     """
@@ -149,12 +149,14 @@ def message_layout(parameters: Parameters) -> data.StructLayout:
 
 def piece_layout(parameters: Parameters) -> data.StructLayout:
     """With ``valid``, for one cycle: piece ``index`` of the payload of the message in ``slot`` is
-    the ``length`` octets, not 0, at DMA address ``address``. Pieces have no gap in their
-    numbers. The only piece may have a greater ``length`` than the message; without ``valid`` it is
-    the greatest there is."""
+    the ``length`` octets, not 0, at DMA address ``address``; or it was until now. ``follows`` if
+    ``valid`` in the next cycle. Pieces have no gap in their numbers. The only piece may have a
+    greater ``length`` than the message; without ``valid`` it is the greatest there is, and
+    ``address`` is 0."""
     return data.StructLayout(
         {
             "valid": 1,
+            "follows": 1,
             "slot": slot_width(parameters),
             "index": range(MAX_SGE),
             "address": 64,
@@ -177,6 +179,9 @@ class WqeFetch(wiring.Component):
     -------
     fetches : In(stream of fetch_layout)
     messages : Out(stream of message_layout)
+    messages_begin : Out(1)
+        From 2 cycles before a message is valid until it is taken: what is of its fetch is there, a
+        cycle later all else but ``room`` and ``granule_mask``, and ``status`` another cycle later.
     pieces : Out(piece_layout)
         Those of a message, before it.
     destination, destination_written : Out(destination_write_layout), Out(1)
@@ -194,6 +199,7 @@ class WqeFetch(wiring.Component):
             {
                 "fetches": In(stream.Signature(fetch_layout(parameters))),
                 "messages": Out(stream.Signature(message_layout(parameters))),
+                "messages_begin": Out(1),
                 "pieces": Out(piece_layout(parameters)),
                 "destination": Out(destination_write_layout(parameters)),
                 "destination_written": Out(1),
@@ -205,7 +211,7 @@ class WqeFetch(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.words = words = Queue(ReadBeat, OUTSTANDING * WIDE_WORDS)
+        m.submodules.words = words = Queue(ReadBeat, OUTSTANDING * WIDE_WORDS, bounded=False)
 
         # Ask. A context is done after its words have left the FIFO, so their room is there.
         burst = self.read.bursts
@@ -214,13 +220,14 @@ class WqeFetch(wiring.Component):
         room = Signal()
         asks = Signal()
         done = Signal()
+        adds = Signal()  # an SGE; it makes a piece two cycles later
         with m.If(burst_free):
             m.d.sync += [
                 burst.valid.eq(asks),
                 burst.p.address.eq(fetch.entry << 6),
                 burst.p.beats.eq(Mux(fetch.wide, WIDE_WORDS - 1, WQE_WORDS - 1)),
             ]
-        m.d.comb += asks.eq(self.fetches.valid & ~self.fetches.ready & burst_free & room)
+        m.d.comb += asks.eq(self.fetches.valid & ~self.fetches.ready & burst_free & room & ~adds)
         context, context_loads = self._keep_contexts(m, fetch, asks, room, done)
         m.d.comb += [
             words.i.p.eq(self.read.beats.p),
@@ -260,7 +267,7 @@ class WqeFetch(wiring.Component):
         m.d.comb += done.eq(self.messages.valid & self.messages.ready)
         arriving = Mux(taken, count, 0)
         octets, allowed = self._check_elements(
-            m, wqe, reads, inline, context, words.o.p.data, arriving, done
+            m, wqe, reads, context, words.o.p.data, arriving, done, adds
         )
 
         # Also of a ``granule_log2`` of 0; of one that is wrong it does not matter.
@@ -277,7 +284,7 @@ class WqeFetch(wiring.Component):
         length_mismatch = Mux(
             inline,
             wqe.num_sge.any() | at_least(wqe.length, INLINE_OCTETS + 1),
-            wqe.length != octets,
+            ~equal(m, wqe.length, octets[:32]) | octets[32:].any(),
         )
         to_group = wqe.dest_mac[MAC_GROUP_BIT] & Cat(opcodes[item] for item in _UNICAST).any()
 
@@ -297,7 +304,7 @@ class WqeFetch(wiring.Component):
         m.d.comb += [told.p.type.eq(EventType.DMA_READ), told.p.number.eq(context.qpn)]
         with m.If(told.ready):
             m.d.sync += told.valid.eq(0)
-        with m.FSM():
+        with m.FSM() as fsm:
             with m.State("COLLECT"):
                 m.d.sync += mtu.eq(clamped_mtu(self._parameters, context.path_mtu))
                 with m.If(taken):
@@ -359,6 +366,7 @@ class WqeFetch(wiring.Component):
                 with m.If(done):
                     m.next = "COLLECT"
 
+        m.d.comb += self.messages_begin.eq(~fsm.ongoing("COLLECT"))
         with m.If(clears):
             m.d.sync += wqe.eq(0)
 
@@ -414,17 +422,12 @@ class WqeFetch(wiring.Component):
         """What goes with a fetch's words, in two rows of block RAM; and a strobe: it comes with the
         next cycle, for the words that are collected next. The first row of the next context waits
         at the memory's output, so that it takes the place of the one that is done at once; the
-        second follows a cycle later, and with it ``entry`` and ``epoch``."""
+        second follows a cycle later."""
         members = fetch_layout(self._parameters).members
-        layouts = (
-            data.StructLayout(
-                {
-                    name: members[name]
-                    for name in ("qpn", "slot", "index", "cq", "pd", "wide", "path_mtu")
-                }
-            ),
-            data.StructLayout({name: members[name] for name in ("epoch", "entry")}),
-        )
+        layouts = [
+            data.StructLayout({name: members[name] for name in names})
+            for names in (("qpn", "slot", "cq", "pd", "wide"), ("epoch", "index", "path_mtu"))
+        ]
         context = Signal(data.StructLayout(layouts[0].members | layouts[1].members))
         halves = (context.as_value()[: layouts[0].size], context.as_value()[layouts[0].size :])
         m.submodules.contexts = contexts = Memory(
@@ -478,9 +481,9 @@ class WqeFetch(wiring.Component):
             m.d.sync += halves[1].eq(reader.data)
         return context, loads
 
-    def _check_elements(self, m, wqe, reads, inline, context, word, arriving, done):
-        """Look up, add and compare each SGE, and write it as a piece; or with ``done`` the octets
-        that are inline.
+    def _check_elements(self, m, wqe, reads, context, word, arriving, done, adds):
+        """Look up, add and compare each SGE, and write it as a piece. Before all those of a WQE, as
+        it is asked for, the octets that may be inline: an inline WQE has no SGE.
 
         Word ``arriving`` of the entry, 0 also if there is none, is ``word``. Returns the sum of the
         lengths, and whether all SGEs are allowed: known one and four cycles after the last one's
@@ -493,7 +496,7 @@ class WqeFetch(wiring.Component):
         region = Signal(REGION_ROW)
         addr = Signal(64)
         wanted = Signal()
-        look, add, compare = Signal(), Signal(), Signal()
+        look, compare = Signal(), Signal()
         element = [
             Signal(data.StructLayout({"addr": 64, "length": 32}), name=f"element_{n}")
             for n in range(3)
@@ -503,7 +506,6 @@ class WqeFetch(wiring.Component):
         offset = Signal(65)
         slack = Signal(65)
         dma_addr = Signal(64)
-        inline_address = Signal(64)
         allowed = Signal(init=1)
         number = Signal(range(MAX_SGE))
         octets = Signal(32 + (MAX_SGE - 1).bit_length())
@@ -524,11 +526,11 @@ class WqeFetch(wiring.Component):
             element[0].addr.eq(addr),
             element[0].length.eq(length),
             lkey[0].eq(arriving_lkey),
-            add.eq(look),
+            adds.eq(look),
             element[1].eq(element[0]),
             lkey[1].eq(lkey[0]),
             region.eq(self.region.row),
-            compare.eq(add),
+            compare.eq(adds),
             element[2].eq(element[1]),
             sound.eq(
                 region.valid
@@ -550,25 +552,29 @@ class WqeFetch(wiring.Component):
             dma_addr.eq(region.dma_addr),
         ]
 
-        # An inline WQE has no SGE: of its address and of what there is without one, all but one
-        # term are 0.
-        with m.If(inline):
-            m.d.sync += [
-                element[2].addr.eq(0),
-                inline_address.eq((context.entry | 1) << 6),
-            ]
-        with m.Else():
-            m.d.sync += inline_address.eq(0)
+        # Of the three that an address may be, all but one are 0: a choice without a multiplexer.
+        asked, fetch = self.fetches.ready, self.fetches.p
+        placed, given, inline = Signal(64), Signal(64), Signal(64)
         piece = self.pieces
+        m.d.comb += [
+            piece.follows.eq(compare | asked),
+            piece.address.eq(placed | given | inline),
+        ]
         m.d.sync += [
-            piece.valid.eq(compare | (done & inline & wqe.length.any())),
-            piece.slot.eq(context.slot),
-            piece.index.eq(number),
-            piece.address.eq(
-                Mux(reads | inline, element[2].addr, dma_addr + offset[:64]) | inline_address
-            ),
+            piece.valid.eq(piece.follows),
+            piece.slot.eq(Mux(asked, fetch.slot, context.slot)),
+            piece.index.eq(Mux(asked, 0, number)),
+            placed.eq(dma_addr + offset[:64]),
+            given.eq(element[2].addr),
+            inline.eq((fetch.entry | 1) << 6),
             piece_length.eq(element[2].length),
         ]
+        with m.If(~compare | reads):
+            m.d.sync += placed.eq(0)
+        with m.If(~compare | ~reads):
+            m.d.sync += given.eq(0)
+        with m.If(~asked):
+            m.d.sync += inline.eq(0)
         m.d.comb += piece.length.eq(piece_length)
         with m.If(compare):
             m.d.sync += [

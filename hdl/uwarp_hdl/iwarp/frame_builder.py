@@ -167,13 +167,13 @@ class FrameBuilder(wiring.Component):
         n_slots = all_slots(self._parameters)
         # No more wait in any of them than are ``under_way``.
         m.submodules.frame_queue = frame_queue = Queue(
-            FrameEnd, FRAMES, registered=False, guarded=False
+            FrameEnd, FRAMES, registered=False, bounded=False
         )
         m.submodules.check_queue = check_queue = Queue(
-            FrameChecks, FRAMES, registered=False, guarded=False
+            FrameChecks, FRAMES, registered=False, bounded=False
         )
         m.submodules.done_queue = done_queue = Queue(
-            self.done.p.shape(), FRAMES, registered=False, guarded=False
+            self.done.p.shape(), FRAMES, registered=False, bounded=False
         )
         m.submodules.marks = marks = Memory(shape=1, depth=n_slots, init=[])
         mark_read = marks.read_port(domain="comb")

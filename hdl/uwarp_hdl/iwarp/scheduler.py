@@ -6,27 +6,26 @@
     retirements --+--> one machine --+--> fetches
     waiting QPs --+         |        +--> resets
          ^                  v
-         +------ row of the QP (producer, next, messages in flight)
+         +------ words of the QP (messages in flight, next, producer)
 
 A QP with work stands in the queue of waiting QPs exactly once. In its turn it is looked up in the
 QP table; not in RTS, without a CQ slot or without a message slot it goes to the queue's end and is
 asked again. A turn takes 5 cycles and the answer of the completion queues, in whose time
-retirements are taken; a doorbell or a retirement by itself takes 3 or 4. A doorbell that nobody
+retirements are taken; a doorbell takes 4, a retirement by itself 3 or 4. A doorbell that nobody
 waits beside is its QP's turn at once.
 """
 
-from amaranth.hdl import Cat, Module, Mux, Signal
-from amaranth.lib import data, stream, wiring
+from amaranth.hdl import Cat, Const, Module, Mux, Signal
+from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import Parameters, QpState
 
-from ..compare import at_least
+from ..compare import at_least, equal
 from ..interfaces import CreditSignature, TableReadSignature
 from ..layouts import QP_ROW, CreditOperation, RingDoorbell
 from ..ring import ring_entry
-from ..stream.queue import Queue
 
 __all__ = [
     "EPOCH_WIDTH",
@@ -41,8 +40,9 @@ __all__ = [
 ]
 
 #: Messages that are fetched ahead, beyond the one that every QP may have. A message of one small
-#: datagram holds its slot for two read latencies, 500 cycles, and the wire takes one in 12 to 20.
-EXTRA_SLOTS = 64
+#: datagram holds its slot for two read latencies, 550 cycles, and the wire takes one in 12 to 20.
+#: With 64 QPs and 16 responses there are 128 slots: half of what 8 bits would take of memory.
+EXTRA_SLOTS = 48
 
 #: Bits of the number of a QP's resets that a message carries: one of an earlier life is dropped.
 EPOCH_WIDTH = 4
@@ -97,6 +97,92 @@ def retirement_layout(parameters: Parameters) -> data.StructLayout:
     )
 
 
+class _Word(enum.Enum, shape=2):
+    """The words of a QP."""
+
+    STATE = 0
+    NEXT = 1
+    PRODUCER = 2
+
+
+class _Waiting(wiring.Component):
+    """QPs that wait and slots that are free, each first in, first out, in one memory.
+
+    At most one of them comes in a cycle; never more than there are. What finds its queue empty is
+    offered in the next cycle if it is a QP, and 3 cycles later if it is a slot or does not.
+
+    Members
+    -------
+    i, i_slot, i_valid : In, In(1), In(1)
+        A slot (``i_slot``) or a QP.
+    qp, slot : Out(stream)
+    waits : Out(1)
+        Some QP does, or comes.
+    """
+
+    def __init__(self, qp_bits: int, slot_bits: int) -> None:
+        self._pointer_bits = max(qp_bits, slot_bits)
+        super().__init__(
+            {
+                "i": In(self._pointer_bits),
+                "i_slot": In(1),
+                "i_valid": In(1),
+                "qp": Out(stream.Signature(qp_bits)),
+                "slot": Out(stream.Signature(slot_bits)),
+                "waits": Out(1),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.memory = memory = Memory(
+            shape=self._pointer_bits,
+            depth=2 << self._pointer_bits,
+            init=[],
+            # Only what was written before is read.
+            attrs={"ram_style": "block", "no_rw_check": 1},
+        )
+        reader, writer = memory.read_port(), memory.write_port()
+        direct = Signal()
+        waits = Signal()
+        m.d.comb += [writer.data.eq(self.i), writer.en.eq(self.i_valid & ~direct)]
+        ways = []
+        for number, port in enumerate((self.qp, self.slot)):
+            into, out_of = (
+                Signal(self._pointer_bits, name=f"{name}_{number}") for name in ("into", "out_of")
+            )
+            kept = Signal(name=f"kept_{number}")  # some are in memory
+            reads, arrives = (Signal(name=f"{name}_{number}") for name in ("reads", "arrives"))
+            stored = writer.en & (self.i_slot == number)
+            m.d.comb += kept.eq(into != out_of)
+            m.d.sync += arrives.eq(reads)
+            with m.If(stored):
+                m.d.sync += into.eq(into + 1)
+            with m.If(reads):
+                m.d.sync += out_of.eq(out_of + 1)
+            with m.If(port.ready):
+                m.d.sync += port.valid.eq(0)
+            with m.If(arrives):
+                m.d.sync += [port.payload.eq(reader.data), port.valid.eq(1)]
+            ways.append((into, out_of, kept, reads, arrives))
+        (qp_into, qp_out, qp_kept, qp_reads, qp_arrives) = ways[0]
+        (slot_into, slot_out, slot_kept, slot_reads, slot_arrives) = ways[1]
+        m.d.comb += [
+            qp_reads.eq(qp_kept & ~qp_arrives & ~self.qp.valid),
+            slot_reads.eq(slot_kept & ~slot_arrives & ~self.slot.valid & ~qp_reads),
+            reader.addr.eq(Mux(qp_reads, Cat(qp_out, Const(0, 1)), Cat(slot_out, Const(1, 1)))),
+            writer.addr.eq(
+                Mux(self.i_slot, Cat(slot_into, Const(1, 1)), Cat(qp_into, Const(0, 1)))
+            ),
+            waits.eq(qp_kept | qp_arrives | self.qp.valid),
+            direct.eq(~self.i_slot & ~waits),
+            self.waits.eq(waits | (self.i_valid & ~self.i_slot)),
+        ]
+        with m.If(self.i_valid & direct):
+            m.d.sync += [self.qp.payload.eq(self.i), self.qp.valid.eq(1)]
+        return m
+
+
 class SendScheduler(wiring.Component):
     """Hand out WQE fetches to the QPs that have work, in turn.
 
@@ -146,37 +232,38 @@ class SendScheduler(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         n_qp, n_slots = self._parameters.n_qp, slot_count(self._parameters)
-        row_layout = data.StructLayout(
+        qp_bits, slot_bits = qp_width(self._parameters), slot_width(self._parameters)
+        flight = range(n_slots + 1)
+        state_layout = data.StructLayout(
             {
-                "producer": 32,
-                "next": 32,
+                "in_flight": flight,
                 "epoch": EPOCH_WIDTH,
                 "waiting": 1,
-                "work": 1,  # ``producer`` is not ``next``
+                "work": 1,  # the producer is not ``next``
             }
         )
-        flight = range(n_slots + 1)
-        m.submodules.rows = rows = Memory(shape=row_layout, depth=n_qp, init=[])
-        read, write = rows.read_port(), rows.write_port()
-        m.submodules.flights = flights = Memory(
-            shape=flight, depth=n_qp, init=[], attrs={"ram_style": "block"}
+        # What is read is never what is written.
+        m.submodules.rows = rows = Memory(
+            shape=32, depth=4 * n_qp, init=[], attrs={"no_rw_check": 1}
         )
-        flight_read, flight_write = flights.read_port(), flights.write_port()
-        m.submodules.waiting = waiting = Queue(qp_width(self._parameters), n_qp)
-        m.submodules.free = free = Queue(slot_width(self._parameters), n_slots, direct=False)
+        read, write = rows.read_port(), rows.write_port()
+        m.submodules.queues = queues = _Waiting(qp_bits, slot_bits)
+        waiting, free = queues.qp, queues.slot
 
         doorbell, retirement, request = self.doorbells.p, self.retirements.p, self.credits.requests
-        qpn = Signal(qp_width(self._parameters))
-        row = Signal(row_layout)
-        in_flight = Signal(flight)
-        retiring = Signal(flight)  # messages in flight of the QP of a retirement
+        qpn = Signal(qp_bits)
+        row = Signal(state_layout)
+        following = Signal(32)  # the index of the next WQE
+        producer = Signal(32)
+        retiring = Signal(state_layout)  # of the QP of a retirement
+        given = data.View(state_layout, read.data[: state_layout.size])
+        written = Signal(state_layout)
         qp = Signal(QP_ROW)
         failed = Signal()
         extra = Signal(range(EXTRA_SLOTS + 1))
         extra_full = Signal()
-        slot = Signal(slot_width(self._parameters))  # of the next message, if ``slot_valid``
-        slot_valid = Signal()
-        sweep = Signal(range(n_slots))
+        sweeps = max(4 * n_qp, n_slots)
+        sweep = Signal(range(sweeps))
         next_entry = Signal(16)
         in_ring = Signal(16)
         fetch = self.fetches.p
@@ -184,110 +271,136 @@ class SendScheduler(wiring.Component):
         more = Signal()  # work after this WQE
         reserve = Signal()
         retire = Signal()
-        retired = Signal(flight)  # one less
         more_extra, less_extra = Signal(), Signal()
-        row_loads, rings, qp_loads = Signal(), Signal(), Signal()
         at_once = Signal()  # the doorbell's QP has its turn
+        # What is queued a cycle later: a QP or a slot.
+        queue = Signal(len(queues.i))
+        queues_slot, queues_one = Signal(), Signal()
+        m.d.sync += [
+            queues.i.eq(queue),
+            queues.i_slot.eq(queues_slot),
+            queues.i_valid.eq(queues_one),
+        ]
+        # Strobes from registers load words, in some cycles more than are of use.
+        state_arrives, next_arrives, producer_arrives, qp_loads = (Signal() for _ in range(4))
+        known = Signal()  # ``next_index``
 
-        # Nothing is read while something is written.
         m.d.comb += [
-            read.en.eq(~write.en),
-            flight_read.en.eq(~flight_write.en),
-            flight_read.addr.eq(read.addr),
-            write.addr.eq(qpn),
-            write.data.eq(row),
-            flight_write.addr.eq(qpn),
-            waiting.i.p.eq(qpn),
-            free.i.p.eq(retirement.slot),
-            self.qp.index.eq(waiting.o.p),
+            read.addr.eq(Cat(_Word.NEXT, qpn)),
+            write.addr.eq(Cat(_Word.STATE, qpn)),
+            write.data.eq(written.as_value()),
+            written.eq(row),
+            queue.eq(qpn),
+            self.qp.index.eq(waiting.p),
             self.resets.p.eq(qpn),
             fetch.qpn.eq(qpn),
-            fetch.slot.eq(slot),
-            free.o.ready.eq(~slot_valid),
+            fetch.slot.eq(free.p),
             fetch.epoch.eq(row.epoch),
-            fetch.index.eq(row.next),
+            fetch.index.eq(following),
             fetch.cq.eq(qp.send_cq),
             fetch.pd.eq(qp.pd),
             fetch.path_mtu.eq(qp.path_mtu),
             fetch.wide.eq(qp.sq_wide),
         ]
-        # Known two cycles after ``row`` and ``qp`` are, which is when a fetch may begin.
+        # Known two cycles after ``following`` and ``qp`` are, which is when a fetch may begin.
         places = Cat(at_least(qp.sq_log2, log2) for log2 in range(1, 16))
-        next_place = row.next[: len(places)]
+        next_place = following[: len(places)]
         m.d.sync += [
-            next_index.eq(row.next + 1),
-            more.eq(next_index != row.producer),
+            next_index.eq(following + 1),
+            more.eq(~equal(m, next_index, producer)),
             next_entry.eq(Mux(qp.sq_wide, next_place << 1, next_place)),
             in_ring.eq(Mux(qp.sq_wide, places << 1 | 1, places)),
             fetch.entry.eq(ring_entry(qp.sq_addr, next_entry, in_ring)),
             extra_full.eq(extra == EXTRA_SLOTS),
-            retiring.eq(flight_read.data),
+            retiring.eq(given),
         ]
-        with m.If(~slot_valid):
-            m.d.sync += [slot.eq(free.o.p), slot_valid.eq(free.o.valid)]
 
+        work = ~equal(m, doorbell.index, following)
         with m.FSM(init="CLEAR") as fsm:
             with m.State("CLEAR"):
                 # ``row`` is 0.
                 m.d.comb += [
                     self.busy.eq(1),
                     write.addr.eq(sweep),
-                    write.en.eq(sweep < n_qp),
-                    flight_write.addr.eq(sweep),
-                    flight_write.en.eq(sweep < n_qp),
-                    free.i.p.eq(sweep),
-                    free.i.valid.eq(1),
+                    write.en.eq(1),
+                    queue.eq(sweep),
+                    queues_slot.eq(1),
+                    queues_one.eq(sweep < n_slots),
                 ]
                 m.d.sync += sweep.eq(sweep + 1)
-                with m.If(sweep == n_slots - 1):
+                with m.If(sweep == sweeps - 1):
                     m.next = "IDLE"
 
             with m.State("IDLE"):
                 with m.If(self.doorbells.valid):
-                    m.d.comb += read.addr.eq(doorbell.qpn)
+                    m.d.comb += read.addr.eq(Cat(_Word.STATE, doorbell.qpn[:qp_bits]))
                     m.d.sync += qpn.eq(doorbell.qpn)
                     m.next = "DOORBELL"
                 with m.Elif(self.retirements.valid):
-                    m.d.comb += read.addr.eq(retirement.qpn)
+                    m.d.comb += read.addr.eq(Cat(_Word.STATE, retirement.qpn))
                     m.next = "RETIRE"
-                with m.Elif(waiting.o.valid & self.enable & ~self.qp_taken):
-                    m.d.comb += [read.addr.eq(waiting.o.p), waiting.o.ready.eq(1)]
-                    m.d.sync += qpn.eq(waiting.o.p)
+                with m.Elif(waiting.valid & self.enable & ~self.qp_taken):
+                    m.d.comb += [
+                        read.addr.eq(Cat(_Word.STATE, waiting.p)),
+                        waiting.ready.eq(1),
+                    ]
+                    m.d.sync += qpn.eq(waiting.p)
                     m.next = "LOOK"
 
             with m.State("DOORBELL"):
                 m.d.comb += self.qp.index.eq(qpn)
-                m.d.sync += at_once.eq(~waiting.o.valid & self.enable & ~self.qp_taken)
+                m.d.sync += at_once.eq(~queues.waits & self.enable & ~self.qp_taken)
                 with m.If(doorbell.qpn >= n_qp):
                     m.d.comb += self.doorbells.ready.eq(1)
                     m.next = "IDLE"
                 with m.Elif(doorbell.reset):
-                    m.next = "CLEAR_ROW"
+                    m.next = "CLEAR_NEXT"
                 with m.Else():
-                    m.d.comb += self.doorbells.ready.eq(1)
-                    m.next = "RING"
+                    m.next = "PRODUCE"
 
-            with m.State("CLEAR_ROW"):
+            with m.State("CLEAR_NEXT"):
+                m.d.comb += [
+                    write.addr.eq(Cat(_Word.NEXT, qpn)),
+                    write.data.eq(0),
+                    write.en.eq(1),
+                ]
+                m.next = "CLEAR_PRODUCER"
+
+            with m.State("CLEAR_PRODUCER"):
+                m.d.comb += [
+                    write.addr.eq(Cat(_Word.PRODUCER, qpn)),
+                    write.data.eq(0),
+                    write.en.eq(1),
+                ]
                 m.next = "RESET"
 
             with m.State("RESET"):
                 # The QP stays in the queue if it is there: its next turn finds no work.
                 m.d.comb += [
                     self.resets.valid.eq(1),
-                    write.data.epoch.eq(row.epoch + 1),
+                    written.epoch.eq(row.epoch + 1),
+                    written.work.eq(0),
                     write.en.eq(self.resets.ready),
                     self.doorbells.ready.eq(self.resets.ready),
                 ]
                 with m.If(self.resets.ready):
                     m.next = "IDLE"
 
-            with m.State("RING"):
-                work = row.producer != row.next
+            with m.State("PRODUCE"):
                 m.d.comb += [
-                    write.data.waiting.eq(1),
-                    write.data.work.eq(work),
+                    write.addr.eq(Cat(_Word.PRODUCER, qpn)),
+                    write.data.eq(doorbell.index),
                     write.en.eq(1),
-                    waiting.i.valid.eq(~row.waiting & ~at_once),
+                ]
+                m.next = "RING"
+
+            with m.State("RING"):
+                m.d.comb += [
+                    self.doorbells.ready.eq(1),
+                    written.waiting.eq(1),
+                    written.work.eq(work),
+                    write.en.eq(1),
+                    queues_one.eq(~row.waiting & ~at_once),
                 ]
                 m.d.sync += row.work.eq(work)
                 m.next = "IDLE"
@@ -298,7 +411,6 @@ class SendScheduler(wiring.Component):
                 m.next = "RETIRED"
 
             with m.State("RETIRED"):
-                m.d.comb += retire.eq(1)
                 with m.If(retirement.release):
                     m.next = "RELEASE"
                 with m.Else():
@@ -319,11 +431,14 @@ class SendScheduler(wiring.Component):
                 m.next = "DECIDE"
 
             with m.State("DECIDE"):
+                m.d.comb += read.addr.eq(Cat(_Word.PRODUCER, qpn))
                 with m.If(~row.work):
-                    m.d.comb += [write.data.waiting.eq(0), write.en.eq(1)]
+                    m.d.comb += [written.waiting.eq(0), write.en.eq(1)]
                     m.next = "IDLE"
-                with m.Elif((qp.state != QpState.RTS) | failed | (in_flight.any() & extra_full)):
-                    m.d.comb += waiting.i.valid.eq(1)
+                with m.Elif(
+                    (qp.state != QpState.RTS) | failed | (row.in_flight.any() & extra_full)
+                ):
+                    m.d.comb += queues_one.eq(1)
                     m.next = "IDLE"
                 with m.Else():
                     m.d.comb += reserve.eq(1)
@@ -338,14 +453,17 @@ class SendScheduler(wiring.Component):
 
             with m.State("GRANT"):
                 m.d.comb += [
-                    self.credits.granted.ready.eq(1),
-                    read.addr.eq(retirement.qpn),
+                    self.credits.granted.ready.eq(known),
+                    read.addr.eq(Cat(_Word.STATE, retirement.qpn)),
+                    write.addr.eq(Cat(_Word.NEXT, qpn)),
+                    write.data.eq(next_index),
                 ]
-                with m.If(self.credits.granted.valid):
+                with m.If(self.credits.granted.valid & known):
                     with m.If(self.credits.granted.p):
+                        m.d.comb += write.en.eq(1)
                         m.next = "FETCH"
                     with m.Else():
-                        m.d.comb += waiting.i.valid.eq(1)
+                        m.d.comb += queues_one.eq(1)
                         m.next = "IDLE"
                 with m.Elif(self.retirements.valid & ~retirement.release):
                     m.next = "GRANT_RETIRE"
@@ -354,41 +472,39 @@ class SendScheduler(wiring.Component):
                 m.next = "GRANT_RETIRED"
 
             with m.State("GRANT_RETIRED"):
-                m.d.comb += [retire.eq(1), self.retirements.ready.eq(1)]
+                m.d.comb += self.retirements.ready.eq(1)
                 with m.If(retirement.qpn == qpn):
-                    m.d.sync += in_flight.eq(retired)
+                    m.d.sync += row.in_flight.eq(written.in_flight)
                 m.next = "GRANT"
 
             with m.State("FETCH"):
-                m.d.comb += self.fetches.valid.eq(slot_valid)
-                with m.If(slot_valid & self.fetches.ready):
-                    m.d.sync += slot_valid.eq(0)
+                m.d.comb += self.fetches.valid.eq(free.valid)
+                with m.If(free.valid & self.fetches.ready):
                     m.d.comb += [
-                        write.data.next.eq(next_index),
-                        write.data.work.eq(more),
-                        write.data.waiting.eq(more),
+                        free.ready.eq(1),
+                        written.work.eq(more),
+                        written.waiting.eq(more),
+                        written.in_flight.eq(row.in_flight + 1),
                         write.en.eq(1),
-                        flight_write.data.eq(in_flight + 1),
-                        flight_write.en.eq(1),
-                        waiting.i.valid.eq(more),
+                        queues_one.eq(more),
+                        more_extra.eq(row.in_flight.any()),
                     ]
-                    m.d.comb += more_extra.eq(in_flight.any())
                     m.next = "IDLE"
 
-        # Strobes from registers load the rows, in some cycles more than are of use.
         m.d.sync += [
-            row_loads.eq(fsm.ongoing("IDLE")),
-            rings.eq(self.doorbells.valid),
+            state_arrives.eq(fsm.ongoing("IDLE")),
+            next_arrives.eq(state_arrives),
+            producer_arrives.eq(fsm.ongoing("DECIDE")),
+            retire.eq(fsm.ongoing("RETIRE") | fsm.ongoing("GRANT_RETIRE")),
+            known.eq(~fsm.ongoing("DECIDE") & (producer_arrives | known)),
             qp_loads.eq(fsm.ongoing("IDLE") | fsm.ongoing("DOORBELL")),
         ]
-        with m.If(row_loads):
-            m.d.sync += [
-                row.eq(read.data),
-                row.producer.eq(Mux(rings, doorbell.index, read.data.producer)),
-                in_flight.eq(flight_read.data),
-            ]
-        with m.If(fsm.ongoing("CLEAR_ROW")):
-            m.d.sync += [row.producer.eq(0), row.next.eq(0), row.work.eq(0)]
+        with m.If(state_arrives):
+            m.d.sync += row.eq(given)
+        with m.If(next_arrives):
+            m.d.sync += following.eq(read.data)
+        with m.If(producer_arrives):
+            m.d.sync += producer.eq(read.data)
         with m.If(qp_loads):
             m.d.sync += [qp.eq(self.qp.row), failed.eq(self.qp_failed)]
         with m.If(reserve):
@@ -399,13 +515,15 @@ class SendScheduler(wiring.Component):
             ]
         with m.If(retire):
             m.d.comb += [
-                flight_write.addr.eq(retirement.qpn),
-                flight_write.data.eq(retired),
-                flight_write.en.eq(1),
-                free.i.valid.eq(1),
-                less_extra.eq(retired.any()),
+                write.addr.eq(Cat(_Word.STATE, retirement.qpn)),
+                written.eq(retiring),
+                written.in_flight.eq(retiring.in_flight - 1),
+                write.en.eq(1),
+                queue.eq(retirement.slot),
+                queues_slot.eq(1),
+                queues_one.eq(1),
+                less_extra.eq(retiring.in_flight != 1),
             ]
-        m.d.comb += retired.eq(retiring - 1)
         with m.If(more_extra | less_extra):
             m.d.sync += extra.eq(extra + Mux(less_extra, -1, 1))
         return m

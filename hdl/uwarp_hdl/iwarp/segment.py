@@ -2,7 +2,7 @@
 
 ::
 
-    messages --> message memory, row = slot --+--> arithmetic --+--> segments, to the frame builder
+    messages --> message memory, 4 words -----+--> arithmetic --+--> segments, to the frame builder
           +--> list of the QP's slots         |                 +--> quads of its DDP header
     pieces ----> piece memory ----------------+                 +--> reads, to the payload reader
                   |                           |                 +--> openings of Reads
@@ -19,6 +19,8 @@ that is filled; meanwhile it costs the others no turns.
 """
 
 from collections.abc import Iterable
+from functools import reduce
+from operator import or_
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, enum, stream, wiring
@@ -57,21 +59,18 @@ from .token_bucket import charge_layout
 
 __all__ = [
     "QUAD_ROWS",
+    "MessageWord",
     "ReadJob",
     "Segmenter",
+    "message_words",
     "quads_layout",
     "recall_layout",
     "responding_layout",
     "segment_layout",
+    "word_width",
 ]
 
 _COPIED = ("silent", "immediate_valid", "solicited", "ipv6", "vlan_valid")
-
-#: Of a message, for its completion.
-_RECALLED = ("qpn", "cq", "index", "opcode", "signaled", "length", "remote_to", "stag")
-
-#: What nobody looks at in a response: whatever the last message had.
-_NOT_OF_RESPONSES = ("cq", "index", "signaled", "room")
 
 #: Rows that a segment's quads have to themselves.
 QUAD_ROWS = 8
@@ -137,18 +136,74 @@ def quads_layout() -> data.StructLayout:
     return data.StructLayout({"valid": 1, "address": range(QUAD_ROWS * _QUAD_SEGMENTS), "word": 64})
 
 
+class MessageWord(enum.Enum, shape=2):
+    """The words of a message in its memory, in the order in which a segment needs them."""
+
+    CUT = 0
+    KIND = 1
+    QUADS = 2
+    SOURCE = 3
+
+
+def message_words(parameters: Parameters) -> dict[MessageWord, data.StructLayout]:
+    """What each word holds.
+
+    ``to_low`` and ``to_high`` are ``remote_to``; ``granule_high`` is of ``granule_mask`` what is
+    not always 1, and can matter to a segment: none is as long as the rest. ``tagged`` and ``bare``
+    are of the opcode: whether its header is tagged, and nothing of its length payload. With
+    ``sound`` the status is SUCCESS. A response has no SOURCE, and its ``room`` is 0.
+    """
+    members = message_layout(parameters).members
+
+    def layout(*names, **fields):
+        return data.StructLayout({name: members[name] for name in names} | fields)
+
+    return {
+        MessageWord.CUT: layout(
+            "length",
+            "room",
+            "ipv6",
+            to_low=LENGTH_WIDTH,
+            granule_high=LENGTH_WIDTH - DEFAULT_GRANULE_LOG2,
+            tagged=1,
+            bare=1,
+            sound=1,
+        ),
+        MessageWord.KIND: layout(
+            "opcode",
+            "status",
+            "signaled",
+            "solicited",
+            "immediate_valid",
+            "vlan_valid",
+            to_high=members["remote_to"] - LENGTH_WIDTH,
+        ),
+        MessageWord.QUADS: layout("stag", "immediate"),
+        MessageWord.SOURCE: layout("qpn", "cq", "index"),
+    }
+
+
+def word_width(parameters: Parameters) -> int:
+    """Bits of a message's word."""
+    return max(layout.size for layout in message_words(parameters).values())
+
+
 def recall_layout(parameters: Parameters) -> data.StructLayout:
-    """What the completion of a message tells."""
-    message = message_layout(parameters).members
-    return data.StructLayout({name: message[name] for name in _RECALLED} | {"msn": 32})
+    """Address of a message's word."""
+    return data.StructLayout({"word": MessageWord, "slot": slot_width(parameters)})
 
 
-def _selected(choices: Iterable[tuple[Value, Value]]) -> Value:
-    """The OR of the quads whose conditions are 1."""
-    result = Const(0, 32)
-    for condition, quad in choices:
-        result = result | (quad & condition.replicate(32))
-    return result
+def _selected(m: Module, name: str, choices: Iterable[tuple[Value, Value]]) -> Value:
+    """The OR of the quads whose conditions are 1, a cycle later: of registers with a reset, which
+    take no logic but to join them."""
+    parts = []
+    for number, (condition, quad) in enumerate(choices):
+        part = Signal(32, name=f"{name}_{number}")
+        m.d.sync += part.eq(quad)
+        with m.If(~condition):
+            m.d.sync += part.eq(0)
+        parts.append(part)
+    return reduce(or_, parts)
 
 
 class ReadJob(data.Struct):
@@ -180,6 +235,9 @@ class Segmenter(wiring.Component):
     Members
     -------
     messages : In(stream of message_layout)
+    messages_begin : In(1)
+        From 2 cycles before a message is valid until it is taken: its SOURCE is known, that of
+        QUADS a cycle later, that of KIND 2 cycles later.
     responses : In(stream of message_layout)
         Taken as soon as there is a cycle to write it, at most once in a slot's life.
     responding : In(stream of {slot, qpn})
@@ -196,8 +254,9 @@ class Segmenter(wiring.Component):
         Words of destinations; another unit uses the port in this cycle.
     coming : Out(1)
         In the next cycle a segment of ``failed_slot``'s message is offered.
-    recall, recalled, recall_ready : In(slot), Out(recall_layout), Out(1)
-        ``recalled`` is that of the slot of the cycle before, if then ``recall_ready`` was 1.
+    recall, recalled, recalled_msn, recall_ready : In(recall_layout), Out, Out(32), Out(1)
+        ``recalled`` is the word of the cycle before, if then ``recall_ready`` was 1; and so is the
+        slot's MSN.
     reads : Out(stream of ReadJob)
         One for each piece, in the segments' order.
     read_openings : Out(stream of ReadOpening)
@@ -233,6 +292,7 @@ class Segmenter(wiring.Component):
         super().__init__(
             {
                 "messages": In(stream.Signature(message_layout(parameters))),
+                "messages_begin": In(1),
                 "responses": In(stream.Signature(message_layout(parameters))),
                 "responding": In(stream.Signature(responding_layout(parameters))),
                 "pieces": In(piece_layout(parameters)),
@@ -242,8 +302,9 @@ class Segmenter(wiring.Component):
                 "destination": Out(TableReadSignature(64, destination_address(parameters).size)),
                 "destination_taken": In(1),
                 "coming": Out(1),
-                "recall": In(slot_width(parameters)),
-                "recalled": Out(recall_layout(parameters)),
+                "recall": In(recall_layout(parameters)),
+                "recalled": Out(word_width(parameters)),
+                "recalled_msn": Out(32),
                 "recall_ready": Out(1),
                 "reads": Out(stream.Signature(ReadJob)),
                 "read_openings": Out(stream.Signature(ReadOpening)),
@@ -289,16 +350,14 @@ class Segmenter(wiring.Component):
             shape=max(32, row_layout.size), depth=len(_Word) * n_lists, init=[]
         )
         row_read, row_write = rows.read_port(), rows.write_port()
-        members = message_layout(self._parameters).members
-        layout = data.StructLayout(
-            {
-                name: shape
-                for name, shape in members.items()
-                if name not in ("slot", "epoch", "address", "granule_mask")
-            }
-            | {"granule_high": members["granule_mask"] - DEFAULT_GRANULE_LOG2}
+        # What is read is never what is written: of another slot, or not known yet.
+        layouts = message_words(self._parameters)
+        m.submodules.store = store = Memory(
+            shape=word_width(self._parameters),
+            depth=len(MessageWord) * n_slots,
+            init=[],
+            attrs={"no_rw_check": 1},
         )
-        m.submodules.store = store = Memory(shape=layout, depth=n_slots, init=[])
         store_read, store_write = store.read_port(), store.write_port()
         # Of each slot the MSN, and behind all those its list's next one.
         link_layout = data.StructLayout({"slot": slot_bits, "epoch": EPOCH_WIDTH})
@@ -306,15 +365,19 @@ class Segmenter(wiring.Component):
             shape=max(32, link_layout.size),
             depth=2 << slot_bits,
             init=[],
-            attrs={"ram_style": "block"},
+            attrs={"ram_style": "block", "no_rw_check": 1},
         )
         note_read, note_write = notes.read_port(), notes.write_port()
         piece_shape = data.StructLayout({"address": 64, "length": 32})
         m.submodules.piece_store = piece_store = Memory(
-            shape=piece_shape, depth=1 << slot_bits + piece_bits, init=[]
+            shape=piece_shape,
+            depth=1 << slot_bits + piece_bits,
+            init=[],
+            attrs={"no_rw_check": 1},
         )
         piece_read, piece_write = piece_store.read_port(), piece_store.write_port()
-        m.submodules.turns = turns = Queue(list_layout, n_lists, block=True)
+        # It has room for every list.
+        m.submodules.turns = turns = Queue(list_layout, n_lists, block=True, bounded=False)
         # Which of a QP's lists stand aside. The row that is looked at is the one that is written.
         m.submodules.aside = aside = Memory(shape=2, depth=n_qp, init=[])
         aside_look, aside_write = aside.read_port(domain="comb"), aside.write_port()
@@ -325,12 +388,13 @@ class Segmenter(wiring.Component):
         next_piece = Signal(piece_bits)
         piece_ends = Signal()  # but the segment goes on
         emits = Signal()  # the state EMIT, from a register
-        # Strobes: the message is loaded; ``address`` and ``left`` begin anew; the segment's size is
-        # found; a turn ends.
-        loaded, offsets, sizes, ending = Signal(), Signal(), Signal(), Signal()
+        # Strobes: the message's CUT is loaded, and then its KIND; ``address`` and ``left`` begin
+        # anew; the segment's size is found; a turn ends.
+        loaded, kind_loaded, offsets, sizes, ending = (Signal() for _ in range(5))
         closing_msn = Signal(32)
         appending = Signal()  # a message of the send rings
-        finds = Signal()  # a message is looked up
+        # A message is looked up: one for each of its words.
+        finds = Signal(len(MessageWord))
         empty = Signal()  # so is ``row``
         at_once = Signal()  # the list of the message that comes has its turn, if it was empty
         owner = Signal(list_layout)
@@ -343,11 +407,14 @@ class Segmenter(wiring.Component):
         written = Signal(row_layout)
         # Strobes: the list's row is at its memory's output, or is written, and why.
         row_loads, writes = Signal(), Signal()
+        leaves = Signal()  # the head message, from its list
         appends_row, resets_row, resets_next = Signal(), Signal(), Signal()
         turn_taken = Signal()
         looks_up = Signal()  # the list's ``row`` is known in the next cycle
         follower = Signal(link_layout)
-        message = Signal(layout)
+        cut, kind, quads_of, source = (
+            Signal(layouts[word], name=word.name.lower()) for word in MessageWord
+        )
         piece = Signal(piece_shape)
         sends = Signal()
         in_reset = Signal()
@@ -357,10 +424,11 @@ class Segmenter(wiring.Component):
         to = Signal(64)
         # Segments end on multiples of the granule: of the TO, or of the offset in the message. The
         # first one begins anywhere, so this is where a full one would end, modulo the granule.
-        full_end = Signal(16)
+        full_end = Signal(LENGTH_WIDTH)
         address = Signal(64)
         left = Signal(32)  # octets of the piece that are not sent
         drained = Signal()  # ... none are, by now
+        left_long = Signal()  # more than a frame holds
         needed = Signal(LENGTH_WIDTH)  # octets of the segment that are not asked for
         octet = Signal(3)  # of a frame word, where they go
         udp_port = Signal(16)
@@ -380,61 +448,58 @@ class Segmenter(wiring.Component):
         # the cycle of ``decides``, before either, would not find it aside.
         turn_again, steps_aside, decides = Signal(), Signal(), Signal()
 
-        # A response is written when nothing else is.
+        arrives = self._write_messages(m, store_write, appending)
         m.d.comb += [
-            self.responses.ready.eq(~appending & ~self.pieces.valid & ~finds),
-            store_write.addr.eq(Mux(appending, arrival.slot, response.slot)),
-            store_write.data.granule_high.eq(
-                Mux(appending, arrival.granule_mask, response.granule_mask)[DEFAULT_GRANULE_LOG2:]
-            ),
-            *(
-                store_write.data[name].eq(
-                    arrival[name]
-                    if name in _NOT_OF_RESPONSES
-                    else Mux(appending, arrival[name], response[name])
-                )
-                for name in layout.members
-                if name != "granule_high"
-            ),
-            store_write.en.eq(appending | (self.responses.valid & self.responses.ready)),
             turns.o.ready.eq(turn_taken),
             self.coming.eq(sizes),
             looks_up.eq(turn_taken | (appends_row & empty & at_once)),
             empty.eq(row.count == 0),
             written.eq(row),
+            written.count.eq(row.count + leaves.replicate(len(row.count)) + appends_row),
+            written.epoch.eq(row.epoch + resets_row),
             row_write.data.eq(counted),
             self.qp.index.eq(turns.o.p.qpn),
             self.turn.eq(owner.qpn),
-            store_read.addr.eq(Mux(finds, row.head, self.recall)),
-            note_read.addr.eq(Cat(Mux(finds, row.head, self.recall), finds)),
+            store_read.addr.eq(
+                Mux(
+                    finds.any(),
+                    Cat(finds[1] | finds[3], finds[2] | finds[3], row.head),
+                    self.recall.as_value(),
+                )
+            ),
+            note_read.addr.eq(Mux(finds[0], Cat(row.head, Const(1, 1)), self.recall.slot)),
             note_write.addr.eq(Cat(row.head, Const(0, 1))),
             note_write.data.eq(closing_msn),
-            self.recall_ready.eq(~finds & ~store_write.en & ~note_write.en),
-            # Nothing is read while a row is written, so that synthesis adds no logic for the sake
-            # of a row that is both.
-            store_read.en.eq(~store_write.en),
-            note_read.en.eq(~note_write.en),
-            piece_read.en.eq(~piece_write.en),
-            *(self.recalled[name].eq(store_read.data[name]) for name in _RECALLED),
-            self.recalled.msn.eq(note_read.data),
+            self.recall_ready.eq(~finds.any()),
+            self.recalled.eq(store_read.data),
+            self.recalled_msn.eq(note_read.data),
             piece_read.addr.eq(Cat(row.piece, row.head)),
             self.failed_slot.eq(row.head),
         ]
-        with m.If(self.pieces.valid):
-            m.d.comb += [
-                piece_write.addr.eq(Cat(self.pieces.index, self.pieces.slot)),
-                piece_write.data.address.eq(self.pieces.address),
-                piece_write.data.length.eq(self.pieces.length),
-                piece_write.en.eq(1),
-            ]
-        with m.Else():
-            m.d.comb += [
-                piece_write.addr.eq(Cat(Const(0, piece_bits), response.slot)),
-                piece_write.data.address.eq(response.address),
-                # Any that is not less than the message's: the greatest, without ``valid``.
-                piece_write.data.length.eq(self.pieces.length),
-                piece_write.en.eq(self.responses.valid & self.responses.ready),
-            ]
+        response_slot = Signal(slot_bits)
+        response_address = Signal(64)  # of a response that is written, else 0
+        response_written = Signal()
+        m.d.sync += [
+            response_slot.eq(response.slot),
+            response_address.eq(response.address),
+            response_written.eq(self.responses.valid & self.responses.ready),
+        ]
+        with m.If(~self.responses.ready):
+            m.d.sync += response_address.eq(0)
+        m.d.comb += [
+            piece_write.addr.eq(
+                Mux(
+                    response_written,
+                    Cat(Const(0, piece_bits), response_slot),
+                    Cat(self.pieces.index, self.pieces.slot),
+                )
+            ),
+            piece_write.data.address.eq(self.pieces.address | response_address),
+            # Of a response any that is not less than the message's: the greatest, without
+            # ``valid``.
+            piece_write.data.length.eq(self.pieces.length),
+            piece_write.en.eq(self.pieces.valid | response_written),
+        ]
 
         # Whether a Read may have its turn.
         opening = Signal(range(_OPENING_CYCLES + 1))  # 0: none is on its way
@@ -451,35 +516,43 @@ class Segmenter(wiring.Component):
         numbered = Signal()
         ends = Signal()
         has_more = Signal()  # segments, or the list more messages
-        tagged = Signal()
-        reads = Signal()
+        sound = Signal()
         is_tagged, is_read = Signal(), Signal()
         is_bare = Signal()  # nothing of its length is payload
         opcode = Signal(4)  # of one that is sound
-        enough = Signal()
+        # What is known long before ``enough`` stays apart from it.
+        enough, read_taken, all_done = (
+            Signal(name=name, attrs={"keep": 1}) for name in ("enough", "read_taken", "all_done")
+        )
+        asks_read = Signal()
         m.d.comb += [
-            opcode.eq(message.opcode),
-            tagged.eq(Cat(opcode == item for item in TAGGED_OPCODES).any()),
-            reads.eq(opcode == Opcode.READ_REQUEST),
-            *(segment[name].eq(message[name]) for name in _COPIED),
+            opcode.eq(kind.opcode),
+            segment.silent.eq(owner.responds),
+            segment.ipv6.eq(cut.ipv6),
+            *(
+                segment[name].eq(kind[name])
+                for name in ("immediate_valid", "solicited", "vlan_valid")
+            ),
             segment.slot.eq(row.head),
             segment.opcode.eq(opcode),
             segment.frame.eq(frame),
             segment.last.eq(ends),
             segment.discard.eq(stale),
             segment.opens.eq(is_read),
-            segment.status.eq(Mux(failed, Status.GENERAL_ERR, message.status)),
+            segment.status.eq(Mux(failed, Status.GENERAL_ERR, kind.status)),
             segment.has_payload.eq(needed != 0),
             segment.octets.eq(needed + headers),
             segment.udp_port.eq(udp_port),
-            closing_msn.eq(Mux(message.silent, message.immediate, Mux(numbered, msn, 0))),
-            enough.eq(left[LENGTH_WIDTH:].any() | (left[:LENGTH_WIDTH] >= needed)),
+            closing_msn.eq(Mux(owner.responds, quads_of.immediate, Mux(numbered, msn, 0))),
+            enough.eq(left_long | (left[:LENGTH_WIDTH] >= needed)),
             job.address.eq(address),
             job.length.eq(Mux(enough, needed, left)),
             job.place.eq(octet),
             job.final.eq(enough),
             # Not before the segment is taken, which has what is needed to begin with.
-            self.reads.valid.eq(emits & frame & (needed != 0) & segment_done),
+            asks_read.eq(frame & (needed != 0)),
+            self.reads.valid.eq(emits & asks_read & segment_done),
+            read_taken.eq(self.reads.valid & self.reads.ready),
             job.qpn.eq(owner.qpn),
         ]
         m.d.comb += self.segments.valid.eq(offers & ~segment_taken)
@@ -491,10 +564,10 @@ class Segmenter(wiring.Component):
         m.d.comb += [
             asked.qpn.eq(owner.qpn),
             asked.msn.eq(msn),
-            asked.lkey.eq(message.immediate),
+            asked.lkey.eq(quads_of.immediate),
             asked.addr.eq(address),
-            asked.mlen.eq(message.length),
-            asked.wqe_index.eq(message.index),
+            asked.mlen.eq(cut.length),
+            asked.wqe_index.eq(source.index),
         ]
 
         # The peer of an opening, a word a cycle.
@@ -511,16 +584,16 @@ class Segmenter(wiring.Component):
         port_word = data.View(PortWord, self.destination.row)
         with m.If(peer_arrives == PORT):
             m.d.sync += asked.source_port.eq(port_word.dest_port)
-        with m.If((peer_arrives == PORT) | ((peer_arrives == LOW) & message.ipv6)):
+        with m.If((peer_arrives == PORT) | ((peer_arrives == LOW) & cut.ipv6)):
             m.d.sync += peer_ip[0].eq(self.destination.row[:32])
         with m.If(peer_arrives == LOW):
-            with m.If(message.ipv6):
+            with m.If(cut.ipv6):
                 m.d.sync += peer_ip[1].eq(self.destination.row[32:])
         with m.If(peer_arrives == HIGH):
             m.d.sync += [peer_ip[2].eq(self.destination.row), peer_known.eq(1)]
         with m.If(peer_arrives == PORT):
             m.d.sync += peer_ip[1].eq(peer_ip[1].init)
-        with m.If((peer_arrives == HIGH) & ~message.ipv6):
+        with m.If((peer_arrives == HIGH) & ~cut.ipv6):
             m.d.sync += peer_ip[2].eq(0)
         m.d.comb += asked.source_ip.eq(Cat(peer_ip))
 
@@ -537,32 +610,35 @@ class Segmenter(wiring.Component):
             (at[1] & is_terminate, Const(QueueNumber.TERMINATE, 32)),
             (at[2] & is_tagged, closing_msn),
             (at[2] & ~is_tagged, mo),
-            ((at[3] & is_tagged) | at[4], message.length),
+            ((at[3] & is_tagged) | at[4], cut.length),
             (at[3] & ~is_tagged, address[32:]),
         ]
         seconds = [
-            ((at[0] & is_tagged) | at[4], message.stag),
+            ((at[0] & is_tagged) | at[4], quads_of.stag),
             (at[0] & is_read, Const(READ_REQUEST.size, 32)),
             (at[0] & is_terminate, Const(_CONTROL_WORD, 32)),
-            (at[0] & ~is_tagged & ~is_read & ~is_terminate, message.length),
+            (at[0] & ~is_tagged & ~is_read & ~is_terminate, cut.length),
             ((at[1] & is_tagged) | at[5], to[:32]),
             (at[1] & ~is_tagged, closing_msn),
             (at[2] & is_tagged, mo),
             # A Read's is the sink STag.
             (
                 ((at[2] & ~is_tagged) | (at[3] & is_tagged)) & with_immediate,
-                message.immediate,
+                quads_of.immediate,
             ),
-            (at[2] & is_terminate, Cat(Const(0, 16), whole_code(message.stag[16:]))),
+            (at[2] & is_terminate, Cat(Const(0, 16), whole_code(quads_of.stag[16:]))),
             (at[3] & ~is_tagged, address[:32]),
         ]
-        quads = (Value.cast(_selected(choices)) for choices in (firsts, seconds))
+        quads = (
+            Value.cast(_selected(m, name, choices))
+            for name, choices in (("first", firsts), ("second", seconds))
+        )
         octets = Cat(quad.word_select(index, 8) for quad in quads for index in (3, 2, 1, 0))
         m.d.sync += [
             self.quads.valid.eq(at.any()),
             self.quads.address.eq(Cat(quad_row, number)),
-            self.quads.word.eq(octets),
         ]
+        m.d.comb += self.quads.word.eq(octets)
         with m.If(at.any()):
             m.d.sync += quad_row.eq(quad_row + 1)
         with m.If(at[_QUADS - 1]):
@@ -608,7 +684,7 @@ class Segmenter(wiring.Component):
             *(turn_taken, appending, decides, turn_again, steps_aside),
             *(writes, appends_row, resets_row, resets_next, loaded, offsets, sizes, ending),
         )
-        m.d.comb += [self.busy.eq(clearing), self.messages.ready.eq(appending)]
+        m.d.comb += self.busy.eq(clearing)
         m.d.sync += [signal.eq(0) for signal in strobes]
         # The list that is looked at next: responses come first, they are few, and their requests
         # hold up nobody.
@@ -617,7 +693,7 @@ class Segmenter(wiring.Component):
             m.d.comb += coming_list.qpn.eq(self.resets.p)
         with m.Elif(self.responding.valid):
             m.d.comb += [coming_list.qpn.eq(responding.qpn), coming_list.responds.eq(1)]
-        with m.Elif(self.messages.valid):
+        with m.Elif(arrives):
             m.d.comb += coming_list.qpn.eq(arrival.qpn)
         with m.Else():
             m.d.comb += coming_list.eq(turns.o.p)
@@ -632,7 +708,7 @@ class Segmenter(wiring.Component):
                     m.next = "RESET"
                 with m.Elif(self.responding.valid):
                     m.next = "APPEND"
-                with m.Elif(self.messages.valid):
+                with m.Elif(arrives):
                     # Taken as early as can be: the fetch of the next one waits for it.
                     m.d.sync += appending.eq(1)
                     m.next = "APPEND"
@@ -667,7 +743,9 @@ class Segmenter(wiring.Component):
                     m.d.comb += self.responding.ready.eq(1)
                     m.d.sync += [
                         arrived.slot.eq(responding.slot),
-                        arrived.epoch.eq(data.View(row_layout, row_read.data).epoch),
+                        arrived.epoch.eq(
+                            data.View(row_layout, row_read.data[: row_layout.size]).epoch
+                        ),
                     ]
                 with m.Else():
                     m.d.sync += [arrived.slot.eq(arrival.slot), arrived.epoch.eq(arrival.epoch)]
@@ -677,25 +755,22 @@ class Segmenter(wiring.Component):
                 m.d.sync += turn_again.eq(empty & ~at_once)
                 m.next = "IDLE"
                 with m.If(empty & at_once):
-                    m.d.sync += finds.eq(1)
+                    m.d.sync += finds[0].eq(1)
                     m.next = "FIND"
 
             with m.State("LIST"):
                 m.d.comb += row_loads.eq(1)
-                m.d.sync += finds.eq(1)
+                m.d.sync += finds[0].eq(1)
                 m.next = "FIND"
 
             with m.State("FIND"):
-                with m.If(~self.pieces.valid):
-                    m.d.sync += finds.eq(0)
-                    m.next = "LOAD"
+                m.next = "LOAD"
 
             with m.State("LOAD"):
                 m.d.sync += [
                     decides.eq(1),
                     loaded.eq(1),
                     offsets.eq(1),
-                    message.eq(store_read.data),
                     piece.eq(piece_read.data),
                     follower.as_value().eq(note_read.data),
                     # A request may come just after the reset of its QP.
@@ -707,30 +782,29 @@ class Segmenter(wiring.Component):
                 m.next = "OFFSET"
 
             with m.State("OFFSET"):
-                m.d.sync += [quad_row.eq(0), sizes.eq(1)]
+                m.d.sync += sizes.eq(1)
                 m.next = "SIZE"
+                # Of its own messages a QP's only bare ones are Reads.
                 read_waits = (
-                    reads
-                    & (message.status == Status.SUCCESS)
-                    & (self.trackers_full | (opening != 0))
+                    cut.bare & cut.sound & ~owner.responds & (self.trackers_full | (opening != 0))
                 )
                 with m.If(~stale & (~sends | read_waits)):
-                    m.d.sync += [turn_again.eq(1), quad_row.eq(_QUADS), sizes.eq(0)]
+                    m.d.sync += [turn_again.eq(1), sizes.eq(0)]
                     m.next = "IDLE"
                 with m.Elif(~stale & self.dry):
-                    m.d.sync += [steps_aside.eq(1), quad_row.eq(_QUADS), sizes.eq(0)]
+                    m.d.sync += [steps_aside.eq(1), sizes.eq(0)]
                     m.next = "IDLE"
 
             with m.State("SIZE"):
-                m.d.sync += [emits.eq(1), offers.eq(1)]
+                m.d.sync += [emits.eq(1), offers.eq(1), quad_row.eq(0)]
                 m.next = "EMIT"
 
             with m.State("EMIT"):
                 opens = frame & is_read & ~opening_taken
                 opening_done = ~opens | (self.read_openings.ready & peer_known)
-                read_done = ~frame | (needed == 0) | self.reads.ready
-                read_taken = self.reads.valid & self.reads.ready
+                read_done = ~asks_read | self.reads.ready
                 m.d.comb += [
+                    all_done.eq(segment_done & read_done & opening_done),
                     piece_read.addr.eq(Cat(next_piece, row.head)),
                     peer_asks.eq(is_read),
                     self.read_openings.valid.eq(opens & peer_known),
@@ -748,10 +822,7 @@ class Segmenter(wiring.Component):
                 with m.If(read_taken & ~enough):
                     m.d.sync += emits.eq(0)
                     m.next = "NEXT_LOAD"
-                    with m.If(piece_write.en):
-                        m.d.sync += finds.eq(1)
-                        m.next = "NEXT_PIECE"
-                with m.Elif(segment_done & read_done & opening_done):
+                with m.Elif(all_done):
                     m.d.sync += [
                         emits.eq(0),
                         offers.eq(0),
@@ -760,12 +831,6 @@ class Segmenter(wiring.Component):
                         turn_again.eq(has_more),
                     ]
                     m.next = "END"
-
-            with m.State("NEXT_PIECE"):
-                m.d.comb += piece_read.addr.eq(Cat(next_piece, row.head))
-                with m.If(~self.pieces.valid):
-                    m.d.sync += finds.eq(0)
-                    m.next = "NEXT_LOAD"
 
             with m.State("NEXT_LOAD"):
                 m.d.comb += piece_ends.eq(1)
@@ -783,33 +848,40 @@ class Segmenter(wiring.Component):
             with m.State("END"):
                 with m.If(~clearing):
                     m.next = "IDLE"
+        # The message's words, each a cycle after it is asked for.
+        arriving_word = Signal.like(finds)
+        m.d.sync += [finds[1:].eq(finds), arriving_word.eq(finds), kind_loaded.eq(loaded)]
+        with m.If(finds[0]):
+            m.d.sync += finds[0].eq(0)
+        for arrives_now, register in zip(arriving_word, (cut, kind, quads_of, source), strict=True):
+            with m.If(arrives_now):
+                m.d.sync += register.eq(store_read.data)
         with m.If(loaded):
-            sound = ~stale & (message.status == Status.SUCCESS)
-            full = Mux(message.silent, Mux(message.ipv6, room_ipv6, room_ipv4), message.room)
+            # Either is 0.
+            full = cut.room | Mux(cut.ipv6, room_ipv6, room_ipv4)
             m.d.sync += [
-                remaining.eq(message.length - mo),
-                to.eq(message.remote_to + mo),
-                full_end.eq(
-                    full + Mux(tagged & ~row.under_way, message.remote_to[: len(full_end)], 0)
-                ),
-                octet.eq(Cat(Const(0, 2), opcode == Opcode.SEND)),
+                remaining.eq(cut.length - mo),
+                full_end.eq(full + Mux(cut.tagged & ~row.under_way, cut.to_low, 0)),
                 room.eq(full),
-                headers.eq(self._headers(opcode, message)),
+                sound.eq(~stale & cut.sound),
+                frame.eq(~stale & cut.sound & ~failed),
+                is_tagged.eq(cut.tagged),
+                is_bare.eq(cut.bare),
             ]
+        with m.If(kind_loaded):
+            reads = opcode == Opcode.READ_REQUEST
             m.d.sync += [
-                frame.eq(sound & ~failed),
-                numbered.eq(sound & (opcode != Opcode.WRITE) & ~message.silent),
-                is_tagged.eq(tagged),
+                to.eq(Cat(cut.to_low, kind.to_high) + mo),
+                octet.eq(Cat(Const(0, 2), opcode == Opcode.SEND)),
+                headers.eq(self._headers(opcode, cut.ipv6, kind.vlan_valid)),
+                numbered.eq(sound & (opcode != Opcode.WRITE) & ~owner.responds),
                 is_read.eq(reads),
-                is_bare.eq(reads | (opcode == Opcode.TERMINATE)),
                 is_terminate.eq(opcode == Opcode.TERMINATE),
-                with_immediate.eq(
-                    message.immediate_valid | reads | (opcode == Opcode.SEND_IMMEDIATE)
-                ),
+                with_immediate.eq(kind.immediate_valid | reads | (opcode == Opcode.SEND_IMMEDIATE)),
             ]
         with m.If(sizes):
             # What the room holds beyond the last granule boundary is left to the next segment.
-            mask = Cat(Const(-1, DEFAULT_GRANULE_LOG2), message.granule_high)
+            mask = Cat(Const(-1, DEFAULT_GRANULE_LOG2), cut.granule_high)
             fits = ~remaining[len(room) :].any() & (room >= remaining[: len(room)])
             single = is_bare | fits
             size = Mux(fits, remaining, room - (full_end & mask))
@@ -829,11 +901,13 @@ class Segmenter(wiring.Component):
                 left.eq(piece.length - begun),
                 used.eq(0),
             ]
-        # All of what may be 0 is set to it last, which takes no logic before a register.
-        with m.If(self.reads.valid & self.reads.ready & enough):
-            m.d.sync += needed.eq(0)
+        # What may be 0 is set to it last, which takes no logic before a register.
         with m.If(sizes & is_bare):
             m.d.sync += needed.eq(0)
+        # Nothing of a further piece is sent when ``offsets`` are found.
+        m.d.sync += left_long.eq(
+            Mux(offsets, piece.length[LENGTH_WIDTH:].any(), left[LENGTH_WIDTH:].any())
+        )
         m.d.comb += next_piece.eq(row.piece + 1)
 
         # The other words of a list follow its row, a cycle each; so they do when they are written,
@@ -879,13 +953,26 @@ class Segmenter(wiring.Component):
             m.d.sync += msn.eq(row_read.data)
         with m.If(resets_row):
             m.d.sync += msn.eq(1)
+        # An OR of registers of which all but one are 0; the MSN's in all other cycles.
+        terms = [
+            Signal(32, name=f"term_{number}", init=init) for number, init in enumerate((0, 0, 1))
+        ]
+        added = [Signal(LENGTH_WIDTH, name=f"added_{number}") for number in range(2)]
+        m.d.sync += [
+            *(term.eq(value) for term, value in zip(terms, (mo, begun, msn), strict=True)),
+            *(addend.eq(value) for addend, value in zip(added, (length, used), strict=True)),
+        ]
+        for number, strobe in enumerate((ending, puts_mo)):
+            with m.If(~strobe):
+                m.d.sync += [terms[number].eq(0), added[number].eq(0)]
+        with m.If(resets_row):
+            m.d.sync += terms[2].eq(1)
+        with m.If(ending | puts_mo):
+            m.d.sync += terms[2].eq(0)
         m.d.comb += counted.eq(
             (
-                Cat(Const(1, 1), Mux(puts_mo, mo, Mux(puts_begun, begun, msn)))
-                + Cat(
-                    emits & ends & numbered,
-                    Mux(puts_mo, length, Mux(puts_begun, used, 0)),
-                )
+                Cat(Const(1, 1), reduce(or_, terms))
+                + Cat(emits & ends & numbered, reduce(or_, added))
             )[1:]
         )
         # In every cycle of EMIT the MSN: it is known.
@@ -894,29 +981,24 @@ class Segmenter(wiring.Component):
             row_write.en.eq(Cat(emits, resets_next, writes, puts_mo, puts_begun, clearing).any()),
         ]
         with m.If(writes):
-            m.d.comb += [
-                row_write.addr.eq(Cat(_Word.LIST, owner)),
-                row_write.data.eq(written.as_value()),
-            ]
+            m.d.comb += row_write.addr.eq(Cat(_Word.LIST, owner))
+        # While rows are cleared, ``written`` is 0 and ``counted`` is 1.
+        with m.If(writes | (clearing & ~sweep[0])):
+            m.d.comb += row_write.data.eq(written.as_value())
         with m.If(puts_mo):
             m.d.comb += row_write.addr.eq(Cat(_Word.MO, ended))
         with m.If(puts_begun):
             m.d.comb += row_write.addr.eq(Cat(_Word.BEGUN, ended))
         # After a reset nothing is in a list, and its next MSN is 1.
         with m.If(clearing):
-            m.d.comb += [
-                row_write.addr.eq(Cat(sweep[0].replicate(2), sweep[1:])),
-                row_write.data.eq(sweep[0]),
-            ]
+            m.d.comb += row_write.addr.eq(Cat(sweep[0].replicate(2), sweep[1:]))
             m.d.sync += sweep.eq(sweep + 1)
             with m.If(sweep == 2 * n_lists - 1):
                 m.d.sync += clearing.eq(0)
-        with m.If(resets_row):
-            m.d.comb += written.epoch.eq(row.epoch + 1)
+        m.d.comb += leaves.eq(ending & ends)
         with m.If(appends_row):
             m.d.comb += [
                 written.tail.eq(arrived.slot),
-                written.count.eq(row.count + 1),
                 note_write.addr.eq(Cat(row.tail, Const(1, 1))),
                 note_write.data.eq(arrived.as_value()),
                 note_write.en.eq(~empty),
@@ -934,12 +1016,11 @@ class Segmenter(wiring.Component):
                 written.in_piece.eq(~ends & ~drained),
                 written.piece.eq(Mux(ends, 0, Mux(drained, next_piece, row.piece))),
             ]
-            with m.If(ends):
-                m.d.comb += [
-                    written.head.eq(follower.slot),
-                    written.head_epoch.eq(follower.epoch),
-                    written.count.eq(row.count - 1),
-                ]
+        with m.If(leaves):
+            m.d.comb += [
+                written.head.eq(follower.slot),
+                written.head_epoch.eq(follower.epoch),
+            ]
         with m.If(looks_up):
             m.d.sync += [
                 sends.eq(
@@ -956,12 +1037,82 @@ class Segmenter(wiring.Component):
             room_ipv4.eq(clamped_mtu(self._parameters, path_mtu, overhead)),
             room_ipv6.eq(clamped_mtu(self._parameters, path_mtu, overhead + IPV6_OVERHEAD)),
         ]
+        with m.If(~owner.responds):
+            m.d.sync += [room_ipv4.eq(0), room_ipv6.eq(0)]
         return m
 
+    def _write_messages(self, m, port, appending):
+        """Write the words of messages, with ``appending`` the last one, and of responses, when
+        nothing else is written. Returns whether a message is known but for that word."""
+        arrival, response = self.messages.p, self.responses.p
+        layouts = message_words(self._parameters)
+        written = Signal(2)  # words of the message
+        follows = Signal()  # one is written
+        step = Signal(2)  # the response's word
+        responds = Signal()
+        m.d.comb += [
+            follows.eq(self.messages_begin & ~written.all()),
+            responds.eq(self.responses.valid & ~follows & ~appending & ~self.pieces.follows),
+            self.messages.ready.eq(appending),
+            self.responses.ready.eq(responds & step[1]),
+        ]
+        with m.If(follows):
+            m.d.sync += written.eq(written + 1)
+        with m.If(appending):
+            m.d.sync += written.eq(0)
+        with m.If(responds):
+            m.d.sync += step.eq(Mux(step[1], 0, step + 1))
+
+        # An OR of registers of which all but one are 0: a choice that takes no multiplexer.
+        parts = []
+        m.d.sync += [
+            port.addr.eq(Cat(Const(0, 2), Mux(responds, response.slot, arrival.slot))),
+            port.en.eq(follows | appending | responds),
+        ]
+        for message, order in (
+            (
+                arrival,
+                (
+                    (follows & (written == 0), MessageWord.SOURCE),
+                    (follows & (written == 1), MessageWord.QUADS),
+                    (follows & (written == 2), MessageWord.KIND),
+                    (appending, MessageWord.CUT),
+                ),
+            ),
+            (
+                response,
+                (
+                    (responds & (step == 0), MessageWord.QUADS),
+                    (responds & (step == 1), MessageWord.KIND),
+                    (responds & step[1], MessageWord.CUT),
+                ),
+            ),
+        ):
+            opcode = message.opcode[:4]
+            fields = {name: message[name] for name in message.shape().members} | {
+                "to_low": message.remote_to[:LENGTH_WIDTH],
+                "to_high": message.remote_to[LENGTH_WIDTH:],
+                "granule_high": message.granule_mask[DEFAULT_GRANULE_LOG2:LENGTH_WIDTH],
+                "tagged": Cat(opcode == item for item in TAGGED_OPCODES).any(),
+                "bare": (opcode == Opcode.READ_REQUEST) | (opcode == Opcode.TERMINATE),
+                "sound": message.status == Status.SUCCESS,
+            }
+            for selected, word in order:
+                layout = layouts[word]
+                part = Signal(layout, name=f"part_{len(parts)}")
+                m.d.sync += [part[name].eq(fields[name]) for name in layout.members]
+                with m.If(~selected):
+                    m.d.sync += part.eq(0)
+                with m.If(selected):
+                    m.d.sync += port.addr[:2].eq(word)
+                parts.append(part.as_value())
+        m.d.comb += port.data.eq(reduce(or_, parts))
+        return self.messages.valid & written[1]
+
     @staticmethod
-    def _headers(opcode, message):
+    def _headers(opcode, ipv6, vlan_valid):
         """Octets of a frame that are not payload."""
         octets = 0
         for item, overhead in OVERHEAD.items():
             octets = Mux(opcode == item, ETHERNET.size + overhead, octets)
-        return octets + Mux(message.ipv6, IPV6_OVERHEAD, 0) + Mux(message.vlan_valid, VLAN.size, 0)
+        return octets + Mux(ipv6, IPV6_OVERHEAD, 0) + Mux(vlan_valid, VLAN.size, 0)

@@ -1,6 +1,6 @@
 """Completion of sends (device behaviour, 7.6)."""
 
-from amaranth.hdl import Cat, Module, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -13,7 +13,7 @@ from ..layouts import CQE_LAYOUT
 from .cqe_writer import CQE_WORDS
 from .frame_builder import FRAMES, done_layout
 from .scheduler import retirement_layout, slot_width
-from .segment import recall_layout
+from .segment import MessageWord, message_words, recall_layout, word_width
 
 __all__ = ["SendCompleter"]
 
@@ -23,8 +23,8 @@ class SendCompleter(wiring.Component):
 
     A message that ended well and is unsignalled, or is discarded, gives its CQ slot back instead. A
     Read that has a tracker leaves it to the tracker's CQE. A response or Terminate (``silent``) has
-    neither: its slot is ``released``. 5 cycles a message, if nobody stalls; the words of its CQE
-    leave while the next one is looked at.
+    neither: its slot is ``released``. 7 cycles a message, if nobody stalls, 4 of them before its
+    frame has left; the words of its CQE leave while the next one is looked at.
 
     Parameters
     ----------
@@ -35,8 +35,9 @@ class SendCompleter(wiring.Component):
     done : In(stream of done_layout)
     passed : In(1)
         The next message's last frame has left.
-    recall, recalled, recall_ready : Out(slot), In(recall_layout), In(1)
-        The message in a slot: that of the slot of the cycle before, if then ``recall_ready``.
+    recall, recalled, recalled_msn, recall_ready : Out(recall_layout), In, In(32), In(1)
+        A word of the message in a slot, and its MSN: those of the cycle before, if then
+        ``recall_ready``.
     completions : Out(CompletionSignature)
     retirements : Out(stream of retirement_layout)
     released : Out(stream of slot)
@@ -46,12 +47,14 @@ class SendCompleter(wiring.Component):
     """
 
     def __init__(self, parameters: Parameters) -> None:
+        self._parameters = parameters
         super().__init__(
             {
                 "done": In(stream.Signature(done_layout(parameters))),
                 "passed": In(1),
-                "recall": Out(slot_width(parameters)),
-                "recalled": In(recall_layout(parameters)),
+                "recall": Out(recall_layout(parameters)),
+                "recalled": In(word_width(parameters)),
+                "recalled_msn": In(32),
                 "recall_ready": In(1),
                 "completions": Out(CompletionSignature()),
                 "retirements": Out(stream.Signature(retirement_layout(parameters))),
@@ -64,7 +67,15 @@ class SendCompleter(wiring.Component):
         m = Module()
         done = self.done.p
         owed = Signal(range(FRAMES + 1))
-        message = Signal(self.recalled.shape())
+        # The words that are asked for, in turn; the last one is there when the CQE is asked for.
+        layouts = message_words(self._parameters)
+        cut, kind, quads, source = recalled = [
+            Signal(layouts[word], name=word.name.lower()) for word in MessageWord
+        ]
+        step = Signal(range(len(recalled)))
+        asks = Signal()
+        arriving = Signal(len(recalled))  # the word that arrives
+        msn = Signal(32)
         success = Signal()
         tagged = Signal()
         # What is offered, and what leaves.
@@ -72,28 +83,29 @@ class SendCompleter(wiring.Component):
         leaving = Signal(CQE_LAYOUT)
         m.d.comb += [
             success.eq(done.status == Status.SUCCESS),
-            tagged.eq(Cat(message.opcode == opcode for opcode in TAGGED_OPCODES).any()),
-            self.recall.eq(done.slot),
-            self.completions.requests.p.cq.eq(message.cq),
+            tagged.eq(Cat(kind.opcode == opcode for opcode in TAGGED_OPCODES).any()),
+            self.recall.slot.eq(done.slot),
+            self.recall.word.eq(step),
+            self.completions.requests.p.cq.eq(source.cq),
             self.completions.requests.p.urgent.eq(~success),
-            cqe.opcode.eq(message.opcode),
+            cqe.opcode.eq(kind.opcode),
             cqe.status.eq(done.status),
-            cqe.qpn.eq(message.qpn),
-            cqe.wqe_index.eq(message.index),
-            cqe.mlen.eq(message.length),
-            cqe.msn.eq(message.msn),
-            self.retirements.p.qpn.eq(message.qpn),
+            cqe.qpn.eq(source.qpn),
+            cqe.wqe_index.eq(source.index),
+            cqe.mlen.eq(cut.length),
+            cqe.msn.eq(msn),
+            self.retirements.p.qpn.eq(source.qpn),
             self.retirements.p.slot.eq(done.slot),
-            self.retirements.p.cq.eq(message.cq),
+            self.retirements.p.cq.eq(source.cq),
             self.retirements.p.release.eq(
-                done.discard | (success & ~message.signaled & ~done.tracked)
+                done.discard | (success & ~kind.signaled & ~done.tracked)
             ),
             self.released.p.eq(done.slot),
         ]
         with m.If(success):
-            m.d.comb += cqe.valid.eq(message.length)
+            m.d.comb += cqe.valid.eq(cut.length)
         with m.If(tagged):
-            m.d.comb += [cqe.base_to.eq(message.remote_to), cqe.stag.eq(message.stag)]
+            m.d.comb += [cqe.base_to.eq(Cat(cut.to_low, kind.to_high)), cqe.stag.eq(quads.stag)]
 
         # Bit ``n``: word ``n`` is the next to be offered.
         select = Signal(CQE_WORDS)
@@ -109,21 +121,28 @@ class SendCompleter(wiring.Component):
         with m.If(hand_over):
             m.d.sync += [leaving.eq(cqe), select.eq(1), is_free.eq(0)]
 
+        m.d.sync += arriving.eq(Mux(asks, 1 << step, 0))
+        for arrives, word in zip(arriving, recalled, strict=True):
+            with m.If(arrives):
+                m.d.sync += word.eq(self.recalled)
+        with m.If(arriving[-1]):
+            m.d.sync += msn.eq(self.recalled_msn)
+
         m.d.sync += owed.eq(owed + self.passed - self.finished)
         with m.FSM():
             with m.State("WAIT"):
-                with m.If(self.done.valid & (owed != 0)):
-                    with m.If(done.silent):
-                        m.next = "RELEASE"
-                    with m.Elif(self.recall_ready):
-                        m.next = "RECALL"
-            with m.State("RECALL"):
-                m.d.sync += message.eq(self.recalled)
-                m.next = "DECIDE"
+                m.d.comb += asks.eq(self.done.valid & ~done.silent & self.recall_ready)
+                with m.If(self.done.valid & done.silent & (owed != 0)):
+                    m.next = "RELEASE"
+                with m.If(asks):
+                    m.d.sync += step.eq(step + 1)
+                    with m.If(step == len(recalled) - 1):
+                        m.next = "DECIDE"
             with m.State("DECIDE"):
-                m.next = "COMPLETE"
-                with m.If(self.retirements.p.release | (success & done.tracked)):
-                    m.next = "RETIRE"
+                with m.If(owed != 0):
+                    m.next = "COMPLETE"
+                    with m.If(self.retirements.p.release | (success & done.tracked)):
+                        m.next = "RETIRE"
             with m.State("COMPLETE"):
                 m.d.comb += self.completions.requests.valid.eq(1)
                 with m.If(self.completions.requests.ready):

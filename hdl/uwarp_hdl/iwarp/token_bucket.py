@@ -22,7 +22,6 @@ from uwarp.wire import FRAME_OVERHEAD, MIN_FRAME
 
 from ..compare import at_least
 from ..layouts import QP_ROW
-from ..stream.ports import keep_apart
 from ..stream.queue import Queue
 from .fetch import LENGTH_WIDTH
 from .scheduler import qp_width
@@ -102,22 +101,27 @@ class TokenBuckets(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         n_qp, width = self._parameters.n_qp, len(self.look)
-        # With each level what ``dry`` says of it.
-        layout = data.StructLayout({"level": signed(_LEVEL_BITS), "dry": 1})
-        m.submodules.rows = rows = Memory(shape=layout, depth=n_qp, init=[])
+        # With each level what ``dry`` says of it, and whether there is a rate. No row is read while
+        # it is written: what a charge meets on its way does not end.
+        layout = data.StructLayout({"level": signed(_LEVEL_BITS), "dry": 1, "limited": 1})
+        m.submodules.rows = rows = Memory(
+            shape=layout, depth=n_qp, init=[], attrs={"no_rw_check": 1}
+        )
         read, write = rows.read_port(), rows.write_port()
-        # What is read of a rate in the cycle in which it is written does not matter: the bucket is
-        # filled after that.
-        rate_layout = data.StructLayout({"rate": 32, "burst": 16})
-        m.submodules.rates = rates = Memory(shape=rate_layout, depth=n_qp, init=[])
+        # Of each QP its rate and its burst, a word each, the burst a cycle later. What is read of
+        # one in the cycle in which it is written does not matter: the bucket is filled after that.
+        m.submodules.rates = rates = Memory(
+            shape=32, depth=2 * n_qp, init=[], attrs={"no_rw_check": 1}
+        )
         rate_read, rate_write = rates.read_port(), rates.write_port()
-        keep_apart(m, read, write)
-        keep_apart(m, rate_read, rate_write)
+        writes_burst = Signal()
+        fill_qpn = Signal(width)
+        new_burst = Signal(16)
+        m.d.sync += [writes_burst.eq(self.written), new_burst.eq(self.written_row.send_burst)]
         m.d.comb += [
-            rate_write.addr.eq(self.written_qpn),
-            rate_write.data.rate.eq(self.written_row.send_rate),
-            rate_write.data.burst.eq(self.written_row.send_burst),
-            rate_write.en.eq(self.written),
+            rate_write.addr.eq(Cat(writes_burst, Mux(writes_burst, fill_qpn, self.written_qpn))),
+            rate_write.data.eq(Mux(writes_burst, new_burst, self.written_row.send_rate)),
+            rate_write.en.eq(self.written | writes_burst),
         ]
 
         m.submodules.woken = woken = Queue(width, _WAKES)
@@ -130,12 +134,12 @@ class TokenBuckets(wiring.Component):
         reading, adding, ending = stages = [
             Signal(operation, name=name) for name in ("reading", "adding", "ending")
         ]
-        fill_qpn = Signal(width)
         fill_due = Signal()
         again = Signal(data.StructLayout({"due": 1, "qpn": width}))
         due = Signal(range(n_qp + 1))
         sweep = Signal(width)
         other = Signal(operation)
+        reads_burst = Signal()
         takes_other = Signal()
         roomy = Signal()
         m.d.sync += roomy.eq(woken.level < _WAKES - 5)
@@ -159,9 +163,11 @@ class TokenBuckets(wiring.Component):
                 ~self.charge.valid & (other.kind != _Kind.NOTHING) & ~on_its_way.any() & roomy
             ),
             read.addr.eq(Mux(self.charge.valid, self.charge.qpn, other.qpn)),
-            rate_read.addr.eq(read.addr),
+            # Others than charges, which need neither, begin every other cycle at most.
+            rate_read.addr.eq(Mux(reads_burst, Cat(Const(1, 1), reading.qpn), other.qpn << 1)),
             chosen.qpn.eq(read.addr),
         ]
+        m.d.sync += reads_burst.eq(takes_other)
         with m.If(self.charge.valid):
             m.d.comb += chosen.kind.eq(_Kind.CHARGE)
         with m.Elif(takes_other):
@@ -197,14 +203,14 @@ class TokenBuckets(wiring.Component):
             Signal(LENGTH_WIDTH, name="charged", init=least),
         ]
         row = Signal(layout)
-        rate_row = Signal(rate_layout)
+        rate = Signal(32)
         gain_shift = exact_log2(refill_ticks(self._parameters))
         total = Signal(signed(32 + gain_shift + 2))
         limited = Signal()
         was_dry = Signal()
         burst = Signal(16)
         charges = adding.kind == _Kind.CHARGE
-        gain = Cat(Const(0, gain_shift), rate_row.rate)
+        gain = Cat(Const(0, gain_shift), rate)
         level, cost = Signal(len(total)), Signal(len(total))
         summand = Mux(charges, ~cost, gain)
         m.d.comb += [level.eq(row.level), cost.eq(Cat(Const(0, _PART_BITS), charged[1]))]
@@ -212,11 +218,11 @@ class TokenBuckets(wiring.Component):
             charged[0].eq(self.charge.octets),
             charged[1].eq(charged[0] + FRAME_OVERHEAD),
             row.eq(read.data),
-            rate_row.eq(rate_read.data),
+            rate.eq(rate_read.data),
             total.eq((Cat(Const(1, 1), level) + Cat(charges, summand))[1:]),
-            limited.eq(rate_row.rate.any()),
+            limited.eq(Mux(charges, row.limited, rate.any())),
             was_dry.eq(row.dry),
-            burst.eq(rate_row.burst),
+            burst.eq(rate_read.data),
         ]
         with m.If(~at_least(charged[0], MIN_FRAME)):
             m.d.sync += charged[1].eq(least)
@@ -233,6 +239,7 @@ class TokenBuckets(wiring.Component):
                 | ((ending.kind == _Kind.REFILL) & ~total[-1] & (burst < units))
             ),
             write.addr.eq(ending.qpn),
+            write.data.limited.eq(limited),
             write.data.level.eq(Mux(full, limit, total)),
             write.data.dry.eq(limited & ~full & (total[-1] | ~total.any())),
             write.en.eq((ending.kind != _Kind.NOTHING) & ~overtaken[2]),

@@ -168,7 +168,7 @@ class TransmitPath(wiring.Component):
         m.submodules.completer = completer = SendCompleter(parameters)
         # It holds all messages there can be, so that the completer never waits for the scheduler.
         m.submodules.retirements = retirements = Queue(
-            retirement_layout(parameters), slot_count(parameters), direct=False
+            retirement_layout(parameters), slot_count(parameters), direct=False, bounded=False
         )
 
         for source, sink in (
@@ -244,7 +244,9 @@ class TransmitPath(wiring.Component):
             builder.coming_slot.eq(segmenter.failed_slot),
             segmenter.recall.eq(completer.recall),
             completer.recalled.eq(segmenter.recalled),
+            completer.recalled_msn.eq(segmenter.recalled_msn),
             completer.recall_ready.eq(segmenter.recall_ready),
+            segmenter.messages_begin.eq(fetch.messages_begin),
             segmenter.pieces.eq(fetch.pieces),
             segmenter.opened.eq(self.opened),
             segmenter.trackers_full.eq(self.trackers_full),

@@ -34,10 +34,10 @@ class Queue(wiring.Component):
     offered in the next cycle, too: that saves the same multiplexer and register where the reader
     has the time for it.
 
-    If not ``guarded``, ``i.ready`` is always 1, and there is no ``level``: no item is ever given
-    for which there is no room. That is for queues that are not ``registered``.
-
     With ``block`` what waits is in block RAM, even if synthesis would take LUT RAM for it.
+
+    If not ``bounded``, its user never brings an item for which there is no room: ``i.ready`` is 1,
+    and ``level`` is not kept.
 
     If not ``direct``, each item goes through block RAM and is offered 3 cycles later, at the
     earliest: that saves a multiplexer and a register as wide as the item.
@@ -51,8 +51,8 @@ class Queue(wiring.Component):
         or 1024 bits, else block RAM. Up to 32 if not ``registered``.
     direct : bool
     registered : bool
-    guarded : bool
     block : bool
+    bounded : bool
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class Queue(wiring.Component):
         Items held, 0 to ``depth``.
     """
 
-    def __init__(self, shape, depth, *, direct=True, registered=True, guarded=True, block=False):
+    def __init__(self, shape, depth, *, direct=True, registered=True, block=False, bounded=True):
         if not isinstance(depth, int) or depth < 2:
             raise ValueError(f"depth is {depth!r}; it takes an integer of 2 or more")
         if not registered and (depth > _UNREGISTERED or not direct or block):
@@ -69,13 +69,13 @@ class Queue(wiring.Component):
                 f"depth is {depth}, direct {direct}, block {block}; without a register it takes up "
                 f"to {_UNREGISTERED}, direct and not block"
             )
-        if registered and not guarded:
-            raise ValueError("a queue that is registered is guarded")
+        if not bounded and depth == 2:
+            raise ValueError(f"depth is {depth}; not bounded it takes more than 2")
         self._shape = shape
         self._depth = depth
         self._direct = direct
         self._registered = registered
-        self._guarded = guarded
+        self._bounded = bounded
         self._block = block or not direct
         super().__init__(
             {
@@ -144,6 +144,9 @@ class Queue(wiring.Component):
     def _keep_level(self, m, put, fills):
         """``fills``: an item that comes, while none leaves, is the last that has room. Where that
         does not ask for ``level``, nothing is left of it in a queue whose user does not either."""
+        if not self._bounded:
+            m.d.comb += self.i.ready.eq(1)
+            return
         full = Signal()
         take = Signal()
         m.d.comb += [self.i.ready.eq(~full), take.eq(self.o.valid & self.o.ready)]
@@ -159,10 +162,7 @@ class Queue(wiring.Component):
             m, put, len(_bits(self.i.payload)), ahead=1, domain="comb"
         )
         read_next = _after(read, self._depth)
-        if self._guarded:
-            self._keep_level(m, put, after_write == read)
-        else:
-            m.d.comb += self.i.ready.eq(1)
+        self._keep_level(m, put, after_write == read)
         m.d.comb += _bits(self.o.payload).eq(reader.data)
         with m.If(take):
             m.d.sync += read.eq(read_next)
