@@ -190,3 +190,34 @@ def test_snapshots():
     run(dut, drive, collect)
     for number, (got, want) in enumerate(zip(seen, expected, strict=True)):
         assert got == want, f"snapshot {number}: {got}, not {want}"
+
+
+def test_a_full_queue_takes_nothing_back():
+    """While little leaves, a command that may be given may be given until it is; none is lost."""
+    rng = make_rng(7)
+    dut = MapBench(8)
+    number = 200
+    seen = []
+
+    async def drive(ctx):
+        await ctx.tick().until(~dut.map.busy)
+        for qpn in range(number):
+            first = rng.randrange(64)
+            message = {"qpn": qpn % 64, "first": first, "last": first + rng.choice((0, 1, 9, 70))}
+            ready = False
+            for _ in range(rng.randrange(12)):
+                assert ctx.get(dut.snapshot.commands.ready) or not ready
+                ready = ctx.get(dut.snapshot.commands.ready)
+                await ctx.tick()
+            await put_stream(ctx, dut.snapshot.commands, [message])
+
+    async def collect(ctx):
+        while len(seen) < number:
+            run_of = await take(ctx, dut.snapshot.runs, rng, 0.9)
+            for _ in range(run_of.words):
+                await take(ctx, dut.snapshot.words, rng, 0.9)
+            await take(ctx, dut.snapshot.edges, rng, 0.9)
+            seen.append(run_of.qpn)
+
+    run(dut, drive, collect)
+    assert seen == [qpn % 64 for qpn in range(number)]

@@ -1,10 +1,12 @@
 """Take a closed message's bits out of the on-chip map.
 
-    commands -> clears (of a host word) -> ValidityMap -> words -> strobes, gathered ---> words
-            '-> runs {word, words, qpn}                        '-> edge bytes ----------> edges
+    commands -> clears (of a host word) -> ValidityMap -> words -> gathered --+           +-> runs
+            '-> run: word, then words and qpn --------------------------------+-> queue --+-> words
+                                                  edge bytes, of first, last -+           '-> edges
 
-The words wait in a queue until the message's payload is in memory; the map is free for the next
-message in the same place as soon as ``idle``.
+What there is of a message waits in a queue until its payload is in memory; the map is free for the
+next message in the same place as soon as ``idle``. Only words of the map have a strobe: by that they
+end at the edges, and wait in the same block RAM as these and the run.
 """
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal
@@ -36,17 +38,26 @@ class EdgeBytes(data.Struct):
     tail: 8
 
 
+def _run_rest(parameters):
+    """The second part of a run, and from which bit on it lies in its word."""
+    shape = map_run_layout(parameters)
+    rest = data.StructLayout({name: shape[name].shape for name in ("words", "qpn")})
+    return rest, 64 - rest.size
+
+
 class MapSnapshot(wiring.Component):
     """Clear the bits of closed messages and say what they were (device behaviour, 4.4).
 
-    8 cycles a host word of 64 granules, and 8 a message. A host word waits while the queue of words
-    is almost full; a command, while the edges of 16 wait.
+    8 cycles a host word of 64 granules, and 9 a message. A host word and a command wait while the
+    queue is almost full. What is given out comes in the order run, words, edges, message after
+    message.
 
     Parameters
     ----------
     parameters : Parameters
     depth : int
-        Words of map that can wait for their message's payload: a power of two, at least 8.
+        Words of map that can wait for their message's payload, and three more of each message: a
+        power of two, at least 8.
 
     Members
     -------
@@ -55,7 +66,7 @@ class MapSnapshot(wiring.Component):
     word_valid, word, word_last : In
         Answers to ``clears``, as of :class:`ValidityMap`.
     runs : Out(stream of map_run_layout)
-        For each command at once: the words of host map that come of it; ``words`` is 0 if none do.
+        For each command: the words of host map that come of it; ``words`` is 0 if none do.
     words : Out(stream of MapWord)
     edges : Out(stream of EdgeBytes)
         For each command, after its words.
@@ -85,12 +96,10 @@ class MapSnapshot(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         width = granule_width(self._parameters)
+        run_shape = map_run_layout(self._parameters)
+        rest_shape, rest_at = _run_rest(self._parameters)
         m.submodules.words = queue = Queue(MapWord, self._depth, direct=False)
-        m.submodules.runs = runs = Queue(map_run_layout(self._parameters), 16, registered=False)
-        m.submodules.edges = edges_queue = Queue(EdgeBytes, 16, registered=False)
-        wiring.connect(m, queue.o, wiring.flipped(self.words))
-        wiring.connect(m, runs.o, wiring.flipped(self.runs))
-        wiring.connect(m, edges_queue.o, wiring.flipped(self.edges))
+        self._give(m, queue.o)
 
         message = Signal(snapshot_layout(self._parameters))
         first, last = message.first, message.last
@@ -105,18 +114,25 @@ class MapSnapshot(wiring.Component):
             distance.eq(last - first),
             end_word.eq(last[6:] + last[3:6].any()),
         ]
-        # Right from two cycles after, and then given out, whatever comes of the bits. The words
-        # begin with that of the byte after the first.
-        run = runs.i.payload
+        # The run's words begin with that of the byte after the first. Both parts of it are 0 but in
+        # the cycle in which they go into the queue, the second and the third one after.
+        run_word = Signal(run_shape["word"].shape)
+        run_rest = Signal(rest_shape)
         run_due = Signal(3)
         first_ends_word = first[3:6].all()
         words = Cat(C(1, 1), end_word) + Cat(~first_ends_word, ~first[6:], C(1, 1))
         m.d.sync += [
-            run.word.eq((Cat(C(1, 1), message.map_addr[3:]) + Cat(first_ends_word, first[6:]))[1:]),
-            run.words.eq(Mux(has_words, words[1:], 0)),
-            run_due.eq(Cat(C(0, 1), run_due[0], run_due[1] | (run_due[2] & ~runs.i.ready))),
+            run_word.eq((Cat(C(1, 1), message.map_addr[3:]) + Cat(first_ends_word, first[6:]))[1:]),
+            run_rest.words.eq(words[1:]),
+            run_rest.qpn.eq(message.qpn),
+            run_due.eq(Cat(C(0, 1), run_due[:2])),
         ]
-        m.d.comb += [run.qpn.eq(message.qpn), runs.i.valid.eq(run_due[2])]
+        with m.If(~run_due[0]):
+            m.d.sync += run_word.eq(0)
+        with m.If(~run_due[1]):
+            m.d.sync += run_rest.eq(0)
+        with m.If(~has_words):
+            m.d.sync += run_rest.words.eq(0)
 
         # Host word after host word is cleared: from granule ``place`` of word ``number`` on, up to
         # its last one, or the one before the message's last. A map begins with a host word.
@@ -147,13 +163,14 @@ class MapSnapshot(wiring.Component):
         at_tail = self.word_last & ends_at_tail
         gathered = Signal(MapWord)
         push = Signal()
+        edge_bytes = Signal(EdgeBytes)
         m.d.comb += [
-            queue.i.payload.eq(gathered),
-            queue.i.valid.eq(push & gathered.strobe.any()),
+            queue.i.payload.data.eq(
+                gathered.data | run_word | Cat(edge_bytes, C(0, rest_at - 16), run_rest)
+            ),
+            queue.i.payload.strobe.eq(gathered.strobe),
         ]
         m.d.sync += push.eq(self.word_valid & self.word_last)
-        with m.If(push):
-            m.d.sync += gathered.strobe.eq(0)
         strobe = Cat(~at_head & (~at_tail | last[3]), ~at_tail & (~at_head | ~first[3]))
         for i in range(64 // MAP_WORD):
             with m.If(self.word_valid & (lane == i)):
@@ -161,6 +178,9 @@ class MapSnapshot(wiring.Component):
                     gathered.data.word_select(i, MAP_WORD).eq(self.word),
                     gathered.strobe.word_select(i, MAP_WORD // 8).eq(strobe),
                 ]
+        # Never beside a word of the map. Outermost: a reset that goes before an enable takes no logic.
+        with m.If(push):
+            m.d.sync += gathered.eq(0)
         edges = Signal(EdgeBytes)
         with m.If(self.word_valid):
             m.d.sync += [lane.eq(lane + 1), at_head.eq(0)]
@@ -172,20 +192,28 @@ class MapSnapshot(wiring.Component):
         head_bit = Mux(message.head, 1 << first[:3], 0)
         tail_bit = Mux(message.tail, 1 << last[:3], 0)
         same = Signal()
+        pushes_edges = Signal()
         m.d.sync += same.eq(same_byte)
-        m.d.comb += [
-            edges_queue.i.payload.head.eq(edges.head | head_bit | Mux(same, tail_bit, 0)),
-            edges_queue.i.payload.tail.eq(edges.tail | tail_bit | Mux(same, head_bit, 0)),
-        ]
-        # For the words on their way, and one more.
+        with m.If(pushes_edges):
+            m.d.comb += [
+                edge_bytes.head.eq(edges.head | head_bit | Mux(same, tail_bit, 0)),
+                edge_bytes.tail.eq(edges.tail | tail_bit | Mux(same, head_bit, 0)),
+            ]
+        m.d.comb += queue.i.valid.eq(
+            (push & gathered.strobe.any()) | run_due[1] | run_due[2] | pushes_edges
+        )
+        # For the words on their way, and one more. What was there of it when a message was waited
+        # for is enough for its run, whatever edges have come since.
         room = Signal()
+        stays_ready = Signal()
         bits = exact_log2(self._depth)
         m.d.sync += room.eq(~(queue.level[bits] | queue.level[2:bits].all()))
         with m.FSM() as fsm:
             with m.State("IDLE"):
                 command = self.commands.payload
                 following = command.first[:6] + 1
-                m.d.comb += self.commands.ready.eq(~run_due.any())
+                m.d.comb += self.commands.ready.eq(room | stays_ready)
+                m.d.sync += stays_ready.eq(self.commands.ready & ~self.commands.valid)
                 m.d.sync += [
                     message.eq(command),
                     number.eq(command.first[6:]),
@@ -226,8 +254,38 @@ class MapSnapshot(wiring.Component):
                     with m.Elif(room):
                         m.next = "CLEAR"
             with m.State("EDGES"):
-                m.d.comb += edges_queue.i.valid.eq(1)
-                with m.If(edges_queue.i.ready):
+                m.d.comb += pushes_edges.eq(~run_due[2] & ~push)
+                with m.If(pushes_edges & queue.i.ready):
                     m.next = "IDLE"
         m.d.comb += self.idle.eq(fsm.ongoing("IDLE"))
         return m
+
+    def _give(self, m, queued):
+        """What leaves the queue to the stream that it is for."""
+        runs, words, edges = self.runs, self.words, self.edges
+        rest_shape, rest_at = _run_rest(self._parameters)
+        bits = queued.payload.data
+        is_edges = ~queued.payload.strobe.any()
+        m.d.comb += [
+            Cat(runs.payload.words, runs.payload.qpn).eq(bits[rest_at:]),
+            words.payload.eq(queued.payload),
+            edges.payload.eq(bits[:16]),
+        ]
+        with m.FSM(name="giving"):
+            with m.State("WORD"):
+                m.d.comb += queued.ready.eq(1)
+                m.d.sync += runs.payload.word.eq(bits)
+                with m.If(queued.valid):
+                    m.next = "RUN"
+            with m.State("RUN"):
+                m.d.comb += [runs.valid.eq(queued.valid), queued.ready.eq(runs.ready)]
+                with m.If(runs.valid & runs.ready):
+                    m.next = "WORDS"
+            with m.State("WORDS"):
+                m.d.comb += [
+                    words.valid.eq(queued.valid & ~is_edges),
+                    edges.valid.eq(queued.valid & is_edges),
+                    queued.ready.eq(Mux(is_edges, edges.ready, words.ready)),
+                ]
+                with m.If(edges.valid & edges.ready):
+                    m.next = "WORD"
