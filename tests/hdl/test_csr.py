@@ -333,7 +333,7 @@ def test_table_commands():
             (item,) = await until(ctx, dut.completion.valid, dut.completion.payload)
             ctx.set(dut.completion.ready, 0)
             if item.moderate:
-                log.append(("moderation", item.cq, item.reset, item.index))
+                log.append(("moderation", item.cq, item.reset, item.row.as_bits() & 0xFFFFFFFF))
                 continue
             await ctx.tick().repeat(rng.randint(1, 50))
             log.append(("cq", item.cq, item.reset, item.row.as_bits()))
