@@ -20,9 +20,11 @@ from ..stream.ports import keep_apart
 from ..stream.queue import Queue
 from .burst import WriteBursts
 from .cqe_writer import CQE_WORDS
+from .faults import has_failed
 from .receive_layouts import (
     TICKET_WIDTH,
     PendingCompletion,
+    failed_layout,
     fault_layout,
     map_run_layout,
     map_words_width,
@@ -64,7 +66,7 @@ class MapWriter(wiring.Component):
         Placements answered.
     runs, words, edges : In(streams of map_run_layout, MapWord, EdgeBytes)
         Of each order with a map.
-    failed : In(n_qp)
+    failed : In(failed_layout)
         QPs that have failed: their maps are taken and not written.
     write : Out(WriteClientSignature)
     releases : Out(stream of Release)
@@ -83,7 +85,7 @@ class MapWriter(wiring.Component):
                 "runs": In(stream.Signature(map_run_layout(parameters))),
                 "words": In(stream.Signature(MapWord)),
                 "edges": In(stream.Signature(EdgeBytes)),
-                "failed": In(parameters.n_qp),
+                "failed": In(failed_layout(parameters)),
                 "write": Out(WriteClientSignature()),
                 "releases": Out(stream.Signature(Release)),
                 "answered": Out(1),
@@ -127,7 +129,7 @@ class MapWriter(wiring.Component):
         end = Signal(words_width)
         empty = Signal()
         # Looked up when the payload is in memory, and then kept.
-        failed = self.failed.bit_select(run.qpn, 1)
+        failed = has_failed(m, "failed_rows", self.failed, run.qpn)
         discard = Signal()
         m.d.sync += [
             seen.eq(self.runs.valid & ~self.runs.ready),
@@ -218,7 +220,7 @@ class CompletionQueue(wiring.Component):
         With ``entries``: a map comes with it.
     retired : In(8)
     runs, words, edges : In
-    failed : In(n_qp)
+    failed : In(failed_layout)
         QPs that have failed: their completions leave with GENERAL_ERR and without a map (8.1).
     payload_fault : In(fault)
         In the cycle in which ``retired`` counts it; ``failed`` tells of it in the next.
@@ -252,7 +254,7 @@ class CompletionQueue(wiring.Component):
                 "runs": In(stream.Signature(map_run_layout(parameters))),
                 "words": In(stream.Signature(MapWord)),
                 "edges": In(stream.Signature(EdgeBytes)),
-                "failed": In(parameters.n_qp),
+                "failed": In(failed_layout(parameters)),
                 "payload_fault": In(fault_layout(parameters)),
                 "map_write": Out(WriteClientSignature()),
                 "hold": In(1),
@@ -360,9 +362,10 @@ class CompletionQueue(wiring.Component):
         # Of the head that was here a cycle before, with the fault of that cycle. It stands while
         # the completion is offered, and until its second word has been read.
         failed = Signal()
+        is_failed = has_failed(m, "failed_rows", self.failed, head.qpn)
         with m.If(~due):
             hit = self.payload_fault.valid & (self.payload_fault.qpn == head.qpn)
-            m.d.sync += failed.eq(self.failed.bit_select(head.qpn, 1) | hit)
+            m.d.sync += failed.eq(is_failed | hit)
         edges = Signal(EdgeBytes)
         requests = self.completions.requests
         m.d.comb += [
