@@ -645,9 +645,14 @@ def test_snapshot(seed):
     async def copied(ctx, index):
         words = []
         for word in range(2):
-            ctx.set(dut.snapshot.index, 2 * index + word)
-            await ctx.tick().repeat(2)
-            words.append(ctx.get(dut.snapshot.value))
+            ctx.set(dut.read.word, 2 * index + word)
+            ctx.set(dut.read.copy, 1)
+            ctx.set(dut.read.request, 1)
+            (value,) = await until(ctx, dut.read.low, dut.read.value)
+            await until(ctx, dut.read.done)
+            ctx.set(dut.read.request, 0)
+            ctx.set(dut.read.copy, 0)
+            words.append(value)
         return words[1] << 32 | words[0]
 
     async def bench(ctx):
