@@ -9,9 +9,9 @@ What a write sets is kept twice: in registers for those who use it, and in the b
 back. A reset clears the registers only; for the block RAM a bit of each word tells whether it was
 written since. TABLE_DATA, of which registers hold the widest row's octets, is not touched by it.
 
-An access takes 4 cycles, but the read of a counter or of its copy, and the writes of TABLE_COMMAND and
-COUNTERS_SNAPSHOT, which wait for it, the command and the snapshot. While ``busy`` only STATUS and
-the build parameters read as other than 0, and writes do nothing.
+An access takes 4 cycles, but the read of a counter or of its copy, and the writes of TABLE_COMMAND
+and COUNTERS_SNAPSHOT, which wait for it, the command and the snapshot. While ``busy`` only STATUS
+and the build parameters read as other than 0, and writes do nothing.
 """
 
 from functools import reduce
