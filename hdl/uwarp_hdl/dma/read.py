@@ -13,7 +13,7 @@ of client ``parked`` and no other waits, 2 for others; from R to a client's word
 to ``OUTSTANDING`` bursts wait for their words.
 """
 
-from amaranth.hdl import Cat, Module, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -68,8 +68,8 @@ class ReadArbiter(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.turns = turns = Turns(self._count, self._parked)
-        width = max(1, (self._count - 1).bit_length())
-        m.submodules.order = order = Queue(width, OUTSTANDING)
+        # A bit for each client: that takes no decoder, and up to four no more LUT RAM.
+        m.submodules.order = order = Queue(self._count, OUTSTANDING)
         bus = self.bus
 
         # Bursts to AR.
@@ -79,7 +79,7 @@ class ReadArbiter(wiring.Component):
         m.d.comb += [
             turns.requests.eq(Cat(client.bursts.valid for client in self.clients)),
             turns.may.eq(address_free & ~self.halt & order.i.ready),
-            order.i.payload.eq(chosen(turns.turn, range(self._count))),
+            order.i.payload.eq(turns.turn),
             order.i.valid.eq(turns.grant),
             bus.arsize.eq(SIZE_8_OCTETS),
             bus.arburst.eq(INCR),
@@ -101,9 +101,7 @@ class ReadArbiter(wiring.Component):
         m.d.comb += [bus.rready.eq(free), order.o.ready.eq(free & bus.rvalid & bus.rlast)]
         with m.If(free):
             m.d.sync += [
-                valid.eq(
-                    Cat(bus.rvalid & (order.o.payload == index) for index in range(self._count))
-                ),
+                valid.eq(Mux(bus.rvalid, order.o.payload, 0)),
                 beat.data.eq(bus.rdata),
                 beat.last.eq(bus.rlast),
                 beat.error.eq(bus.rresp[1]),

@@ -66,22 +66,21 @@ class WriteArbiter(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.turns = turns = Turns(self._count)
-        width = max(1, (self._count - 1).bit_length())
-        m.submodules.word_order = word_order = Queue(width, OUTSTANDING)
-        m.submodules.answer_order = answer_order = Queue(width, OUTSTANDING)
+        # A bit for each client: that takes no decoder, and up to four no more LUT RAM.
+        m.submodules.word_order = word_order = Queue(self._count, OUTSTANDING)
+        m.submodules.answer_order = answer_order = Queue(self._count, OUTSTANDING)
         bus = self.bus
 
         # Bursts to AW.
         address_free = ~bus.awvalid | bus.awready
         grant = turns.grant
-        number = chosen(turns.turn, range(self._count))
         burst = _chosen(turns.turn, [client.bursts.payload for client in self.clients])
         m.d.comb += [
             turns.requests.eq(Cat(client.bursts.valid for client in self.clients)),
             turns.may.eq(address_free & ~self.halt & word_order.i.ready & answer_order.i.ready),
-            word_order.i.payload.eq(number),
+            word_order.i.payload.eq(turns.turn),
             word_order.i.valid.eq(grant),
-            answer_order.i.payload.eq(number),
+            answer_order.i.payload.eq(turns.turn),
             answer_order.i.valid.eq(grant),
             bus.awsize.eq(SIZE_8_OCTETS),
             bus.awburst.eq(INCR),
@@ -97,9 +96,9 @@ class WriteArbiter(wiring.Component):
 
         # Words to W, in the order of the grants.
         m.submodules.words = words = Queue(self.clients[0].beats.payload.shape(), 2)
-        is_next = [word_order.o.payload == index for index in range(self._count)]
+        is_next = word_order.o.payload
         beat = _chosen(is_next, [client.beats.payload for client in self.clients])
-        beat_valid = (Cat(is_next) & Cat(client.beats.valid for client in self.clients)).any()
+        beat_valid = (is_next & Cat(client.beats.valid for client in self.clients)).any()
         take = words.i.ready & word_order.o.valid
         m.d.comb += [
             words.i.payload.eq(beat),
@@ -119,7 +118,7 @@ class WriteArbiter(wiring.Component):
         answering = Signal()
         m.d.sync += [answering.eq(bus.bvalid), self.failed.eq(bus.bvalid & bus.bresp[1])]
         for index, client in enumerate(self.clients):
-            is_client = bus.bvalid & answer_order.o.valid & (answer_order.o.payload == index)
+            is_client = bus.bvalid & answer_order.o.valid & answer_order.o.payload[index]
             m.d.sync += [client.done.eq(is_client), client.error.eq(is_client & bus.bresp[1])]
 
         m.d.comb += self.idle.eq(~bus.awvalid & ~answer_order.o.valid & ~answering)
