@@ -18,7 +18,8 @@ Every two cycles an operation (doorbell, reservation, release, slot for a CQE, t
           3 (odd)    answer, slot and burst of the CQE; written, with what follows from it
           4 to 11    words of the CQE
 
-In an idle unit every cycle is even. A reservation is answered, and the burst of a CQE offered,
+One that follows an operation of the same CQ at once is read again, and takes two cycles more. In an
+idle unit every cycle is even. A reservation is answered, and the burst of a CQE offered,
 3 cycles after it is asked for in an idle unit, 4 if the CQE is not the first client's. Writing a
 CQE takes 8 cycles, beside the operations. An interrupt fires when the CQE that causes it is in
 memory (its write answered).
@@ -252,6 +253,14 @@ class CompletionUnit(wiring.Component):
         for index in reversed(patient):
             with m.If(offered[index] & allowed[index]):
                 m.d.sync += [picked.eq(1 << index), picked_cq.eq(numbers[index])]
+        # What was read is out of date: the same is chosen once more.
+        is_stale = Signal()
+        with m.If(is_stale):
+            m.d.sync += [
+                may.eq(0),
+                picked.eq(chosen),
+                picked_cq.eq(Cat(chosen_cq, chosen_in_range)),
+            ]
         requests = Signal(len(prompt))
         first = Signal(count)
         choice_cq = Signal(width + 1)
@@ -272,6 +281,8 @@ class CompletionUnit(wiring.Component):
                 chosen.eq(Mux(self.busy, 0, first)),
                 Cat(chosen_cq, chosen_in_range).eq(choice_cq),
             ]
+        with m.If(is_stale):
+            m.d.sync += [chosen_valid.eq(0), chosen.eq(0)]
         # Requests stay until they are carried out.
         execute = Signal()
         m.d.comb += execute.eq(chosen_valid & ~is_odd)
@@ -306,6 +317,20 @@ class CompletionUnit(wiring.Component):
             expires.eq(is_odd & timing),
             urgent.eq((completing & calls).any()),
         ]
+        with m.If(is_stale):
+            m.d.sync += [
+                operation.eq(0)
+                for operation in (
+                    reserves,
+                    releases,
+                    completes,
+                    consumes,
+                    arms,
+                    moderates,
+                    resets,
+                    expires,
+                )
+            ]
 
         # State: read in even cycles, taken in odd ones, used in even ones, written in odd ones.
         stored = data.StructLayout({"state": _State, "outlook": _Outlook})
@@ -313,25 +338,19 @@ class CompletionUnit(wiring.Component):
         put, get = states.write_port(), states.read_port()
         sweep = Signal(width + 1)
         fetched = Signal(stored)
-        state = Signal(_State)
-        outlook = Signal(_Outlook)
+        state, outlook = fetched.state, fetched.outlook
         state_next = Signal(_State)
         in_range = Signal()
-        # The state of the operation before, which may be of the same CQ: then it is taken instead
-        # of what is read, but for the outlook, which is not yet known.
+        # The state of the operation before, in the cycle after it.
         written = Signal(_State)
-        forwarded = Signal(_State)
+        is_late = Signal()
+        m.d.sync += is_late.eq(execute)
         carries, carries_next = Signal(_Carries), Signal(_Carries)
-        written_outlook = Signal(_Outlook)
         outlook_next = Signal(_Outlook)
         written_cq = Signal(width)
         written_valid = Signal()
-        is_same = Signal()
-        was_same = Signal()
         m.d.comb += [
-            is_same.eq(written_valid & (written_cq == chosen_cq)),
-            state.eq(fetched.state.as_value() | forwarded.as_value()),
-            outlook.eq(Mux(was_same, written_outlook, fetched.outlook)),
+            is_stale.eq(is_late & chosen_valid & (written_cq == chosen_cq)),
             get.addr.eq(choice_cq),
             get.en.eq(~is_odd & ~self.busy),
             put.addr.eq(Mux(self.busy, sweep[:width], written_cq)),
@@ -340,21 +359,13 @@ class CompletionUnit(wiring.Component):
             put.data.outlook.eq(outlook_next),
             # Never beside a read: since synthesis can see that, it adds no logic behind the memory
             # for its sake.
-            put.en.eq(self.busy | (written_valid & is_odd)),
+            put.en.eq(self.busy | (written_valid & is_late & is_odd)),
         ]
         with m.If(is_odd):
             m.d.sync += [
                 fetched.eq(get.data),
-                forwarded.eq(written),
-                written_outlook.eq(outlook_next),
-                was_same.eq(is_same),
                 in_range.eq(chosen_in_range),
             ]
-        # One of the two: a reset takes no logic, and has more time than a choice behind the memory.
-        with m.If(is_odd & is_same):
-            m.d.sync += fetched.state.eq(0)
-        with m.If(is_odd & ~is_same):
-            m.d.sync += forwarded.eq(0)
         with m.If(execute):
             m.d.sync += [
                 written.eq(state_next),
@@ -382,15 +393,12 @@ class CompletionUnit(wiring.Component):
             get_ring.addr.eq(choice_cq),
             get_ring.en.eq(~is_odd & ~self.busy),
         ]
-        # Else it stays: the outlook of what was written last depends on its ring.
-        with m.If(is_odd & chosen_valid):
+        with m.If(is_odd):
             m.d.sync += ring.eq(get_ring.data)
 
         moderation = timers.moderation
-        # The timer of the operation before, which may not change while its outlook matters.
-        due = Signal(32)
-        with m.If(execute):
-            m.d.sync += due.eq(Cat(timers.due.p.first, timers.due.p.ticks))
+        # It stays for a cycle after it was taken.
+        due = Cat(timers.due.p.first, timers.due.p.ticks)
         # Taken is compared with the size, a power of two.
         beyond_ring = Cat(
             written.taken[:_LARGEST_LOG2] & ~ring.in_ring, written.taken[_LARGEST_LOG2:]
@@ -428,9 +436,7 @@ class CompletionUnit(wiring.Component):
         ]
         m.d.comb += [
             timers.tick.eq(tick),
-            timers.for_rows.eq(is_odd),
-            # Else it stays, as the ring does.
-            timers.fetch.eq(is_odd & chosen_valid),
+            timers.fetch.eq(is_odd),
             timers.set.eq((self.busy & ~sweep[-1]) | (begins & doorbell.moderate & ~recorded)),
             timers.row_cq.eq(put_ring.addr),
             timers.row.eq(Mux(self.busy, 0, doorbell.row.as_value())),
@@ -491,8 +497,6 @@ class CompletionUnit(wiring.Component):
             carries_next.expired.eq(expires),
         ]
         fires = produces & outlook.armed & (urgent | ~state.solicited & outlook.ripe)
-        is_late = Signal()
-        m.d.sync += is_late.eq(execute)
         m.d.comb += [
             state_next.solicited.eq(Mux(arms, doorbell.solicited, state.solicited)),
             state_next.begun.eq(produces | state.begun & ~arms),

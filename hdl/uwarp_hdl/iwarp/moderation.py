@@ -49,7 +49,6 @@ def _ports(width):
         "enable": In(1),
         "cq": In(width),
         "timer": In(Timer),
-        "for_rows": In(1),
         "set": In(1),
         "fetch": In(1),
         "row_cq": In(width),
@@ -85,15 +84,15 @@ class _Bank(wiring.Component):
         moving = ~self.due.valid
         row = Timer(Cat(self.timer.waiting, self.row))
         m.d.comb += [
-            look.eq(moving & ~self.for_rows & ~looked),
+            look.eq(moving & ~self.fetch & ~looked),
             is_set.eq(self.enable & (self.cq == turn)),
             put.addr.eq(Cat(Mux(self.set, self.row_cq, self.cq), self.set)),
             put.data.eq(Mux(self.set, row, self.timer)),
             put.en.eq(self.enable | self.set),
-            get.addr.eq(Cat(Mux(self.for_rows, self.row_cq, turn), self.for_rows)),
+            get.addr.eq(Cat(Mux(self.fetch, self.row_cq, turn), self.fetch)),
             # Never what is being written: since synthesis can see that, it adds no logic behind
             # the memory for its sake.
-            get.en.eq(Mux(self.for_rows, ~self.set, moving & ~looked & ~is_set)),
+            get.en.eq(Mux(self.fetch, ~self.set, moving & ~looked & ~is_set)),
         ]
         # One that was just being written is looked at again, but once.
         m.d.sync += [looked.eq(look & ~is_set), missed.eq(look & is_set)]
@@ -142,19 +141,18 @@ class ModerationTimers(wiring.Component):
     -------
     enable, cq, timer : In
         A CQ's timer is set.
-    for_rows : In(1)
-        No timer is looked at.
     set, row_cq, row : In
         A row is written, not in a cycle with ``enable``.
     fetch : In(1)
-        With ``for_rows``: the row of ``row_cq`` is asked for. One that is being written is not what
-        comes.
+        The row of ``row_cq`` is asked for, and no timer is looked at. One that is being written is
+        not what comes.
     moderation : Out(MODERATION_ROW)
         From two cycles after ``fetch`` on.
     tick : In(16)
         The tick number.
     due : Out(stream.Signature(DueTimer))
-        Those whose ``ticks`` or more have passed, modulo 2^16.
+        Those whose ``ticks`` or more have passed, modulo 2^16. It stays for a cycle after it was
+        taken.
     """
 
     def __init__(self, n_cq: int) -> None:
@@ -181,7 +179,6 @@ class ModerationTimers(wiring.Component):
                 bank.row.eq(self.row),
                 bank.other.eq(self.row_cq[width:] != index),
                 bank.set.eq(self.set & ~bank.other),
-                bank.for_rows.eq(self.for_rows),
                 bank.fetch.eq(self.fetch),
                 bank.tick.eq(self.tick),
                 bank.due.ready.eq(free & turn.valid & (turn.index == index)),
