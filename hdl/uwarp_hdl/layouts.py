@@ -150,7 +150,7 @@ class RingDoorbell(data.Struct):
 class CqDoorbell(data.Struct):
     """A new consumer index of a CQ, to arm it (``arm``), if need be for solicited completions only
     (``solicited`` as well); or (``reset``) the CQ's row as it was written; or (``moderate``) its
-    row of the moderation table, ``MODERATION_ROW``, in ``index``."""
+    row of the moderation table, ``MODERATION_ROW``, in the low bits of ``row``."""
 
     cq: 16
     index: 32

@@ -111,7 +111,7 @@ class Nic(wiring.Component):
         m.submodules.receive_gate = receive_gate = ReceiveGate()
         m.submodules.transmit_gate = transmit_gate = TransmitGate()
         m.submodules.write_arbiter = writes = WriteArbiter(4)
-        m.submodules.read_arbiter = reads = ReadArbiter(3)
+        m.submodules.read_arbiter = reads = ReadArbiter(3, parked=1)
         m.submodules.control = control = ControlUnit(parameters, EVENT_SOURCES)
 
         loopback = Loopback(parameters)

@@ -94,7 +94,7 @@ UNITS: dict[str, Factory] = {
     "event_unit": lambda parameters: EventUnit(clients=6),
     "full_queues": FullQueues,
     "write_arbiter": lambda parameters: WriteArbiter(4),
-    "read_arbiter": lambda parameters: ReadArbiter(3),
+    "read_arbiter": lambda parameters: ReadArbiter(3, parked=1),
     "event_counters": lambda parameters: EventCounters(EVENT_SOURCES),
     "control_unit": lambda parameters: ControlUnit(parameters, EVENT_SOURCES),
     "nic": Nic,

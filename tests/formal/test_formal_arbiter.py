@@ -209,7 +209,10 @@ class WriteProof(wiring.Component):
             m.d.comb += Assert((done >> owner)[0], WRONG_ANSWER)
 
         room = (waiting["answer"] < write_unit.OUTSTANDING) & ~self.halt
-        with m.If(self.bursts.any() & (~bus.awvalid | bus.awready) & room):
+        # Whose turn it is was decided in the cycle before.
+        waited = Signal(CLIENTS)
+        m.d.sync += waited.eq(self.bursts & ~granted_to)
+        with m.If(waited.any() & (~bus.awvalid | bus.awready) & room):
             m.d.comb += Assert(granted, NO_GRANT)
         with m.If(self.halt):
             m.d.comb += Assert(~granted, "a burst is granted during halt")

@@ -66,7 +66,7 @@ class ReceiverBench:
 
     ``stall`` is the probability of a pause on every stream; ``delay`` the cycles of a write answer,
     ``wqe_delay`` those from a read burst to its first word, ``event_gap`` those before an event is
-    taken. CQs in ``full`` have no free slot.
+    taken. ``failed`` are the QPs that have. CQs in ``full`` have no free slot.
     """
 
     def __init__(
@@ -97,6 +97,7 @@ class ReceiverBench:
         self.events = []
         self.event_gap = lambda: 0
         self.full_cqs = []
+        self.failed = set()
         self.reserved = 0
         self.cycle = 0
         self.on_completion = lambda completion: None
@@ -111,8 +112,8 @@ class ReceiverBench:
         region_bits = [bits_of(REGION_ROW, row) for row in self.regions]
         shown = None
         while True:
-            _, _, qp, region, events, full, full_cq = await ctx.tick().sample(
-                dut.qp.index, dut.region.index, dut.events, dut.cq_full, dut.cq_full_cq
+            _, _, qp, region, events, full, full_cq, failed = await ctx.tick().sample(
+                dut.qp.index, dut.region.index, dut.events, dut.cq_full, dut.cq_full_cq, dut.failed
             )
             self.cycle += 1
             if shown != (shown := (qp, region)):
@@ -124,6 +125,10 @@ class ReceiverBench:
                 assert full == (self.outcomes[-1] == Counter.DROP_CQ_FULL)
             if full:
                 self.full_cqs.append(full_cq)
+            if failed.write:
+                four = range(4 * failed.row, 4 * failed.row + 4)
+                self.failed -= set(four)
+                self.failed |= {qpn for bit, qpn in enumerate(four) if failed.bits >> bit & 1}
 
     async def reads(self, ctx):
         dut = self.dut

@@ -21,7 +21,7 @@ from uwarp.contract import (
 )
 from uwarp_hdl.iwarp.complete import CompletionUnit
 from uwarp_hdl.iwarp.tables import PortTable, RowTable
-from uwarp_hdl.layouts import QP_ROW
+from uwarp_hdl.layouts import CQ_ROW, QP_ROW
 
 sys.path.insert(0, str(Path(__file__).parent))
 from axi_model import until, watchdog
@@ -102,8 +102,9 @@ class Ring:
 
 
 async def ring_doorbell(ctx, dut, cq, *, index=0, arm=0, row=None, **fields):
-    payload = {"cq": cq, "index": index, "arm": arm, "reset": row is not None}
-    ctx.set(dut.doorbells.payload, payload | fields | {"row": CQ_ENTRY.from_int(row or 0).__dict__})
+    is_reset = row is not None and not fields.get("moderate")
+    payload = {"cq": cq, "index": index, "arm": arm, "reset": is_reset}
+    ctx.set(dut.doorbells.payload, payload | fields | {"row": CQ_ROW.from_bits(row or 0)})
     ctx.set(dut.doorbells.valid, 1)
     await until(ctx, dut.doorbells.ready)
     ctx.set(dut.doorbells.valid, 0)
@@ -471,7 +472,7 @@ def test_moderation(seed):
                     state.count = rng.randint(1, state.new)
                 state.ticks = rng.choice((0, 1, 1, 2, 2, 3, 9, 0x8001, 0xFFFF))
                 row = state.ticks << 16 | state.count
-                await ring_doorbell(ctx, dut, cq, index=row, moderate=1)
+                await ring_doorbell(ctx, dut, cq, row=row, moderate=1)
                 if state.fires(tick()):
                     await expect(ctx, cq, "row", where)
             elif action == "arm":
@@ -535,7 +536,7 @@ def test_many_timers(n_cq):
         for cq in chosen:
             row = CQ_ENTRY.to_int(valid=1, log2=1, addr=cq << 7)
             await ring_doorbell(ctx, dut, cq, row=row)
-            await ring_doorbell(ctx, dut, cq, index=1 << 16 | 9, moderate=1)
+            await ring_doorbell(ctx, dut, cq, row=1 << 16 | 9, moderate=1)
             await ring_doorbell(ctx, dut, cq, index=0, arm=1)
         while now % 1024:
             await ctx.tick()

@@ -333,7 +333,7 @@ def test_table_commands():
             (item,) = await until(ctx, dut.completion.valid, dut.completion.payload)
             ctx.set(dut.completion.ready, 0)
             if item.moderate:
-                log.append(("moderation", item.cq, item.reset, item.index))
+                log.append(("moderation", item.cq, item.reset, item.row.as_bits() & 0xFFFFFFFF))
                 continue
             await ctx.tick().repeat(rng.randint(1, 50))
             log.append(("cq", item.cq, item.reset, item.row.as_bits()))
@@ -645,9 +645,14 @@ def test_snapshot(seed):
     async def copied(ctx, index):
         words = []
         for word in range(2):
-            ctx.set(dut.snapshot.index, 2 * index + word)
-            await ctx.tick().repeat(2)
-            words.append(ctx.get(dut.snapshot.value))
+            ctx.set(dut.read.word, 2 * index + word)
+            ctx.set(dut.read.copy, 1)
+            ctx.set(dut.read.request, 1)
+            (value,) = await until(ctx, dut.read.low, dut.read.value)
+            await until(ctx, dut.read.done)
+            ctx.set(dut.read.request, 0)
+            ctx.set(dut.read.copy, 0)
+            words.append(value)
         return words[1] << 32 | words[0]
 
     async def bench(ctx):

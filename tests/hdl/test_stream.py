@@ -49,6 +49,7 @@ class HoldCheck:
     + [(depth, {"block": True}) for depth in (3, 4, 16, 33)]
     + [(depth, {"registered": False}) for depth in (2, 3, 16, 32)]
     + [(depth, {"bounded": False}) for depth in (3, 16, 80)]
+    + [(depth, {"bounded": False, "registered": False}) for depth in (3, 16)]
     + [(16, {"bounded": False, "direct": False}), (16, {"bounded": False, "block": True})],
 )
 @pytest.mark.parametrize("seed", [SEED, SEED + 1])

@@ -135,14 +135,14 @@ def test_a_failed_queue_pair_responds_no_more():
     async def script(bench):
         expected = bench.response(bench.request(0, 0, 40_000))
         await bench.until(lambda: len(bench.frames) == 2)
-        bench.ctx.set(bench.dut.failed, 1)
+        bench.ctx.set(bench.dut.failed, {"write": 1, "row": 0, "bits": 1})
         # What is cut by now goes out.
         await bench.idle(80 * 45)
         sent = len(bench.frames)
         assert sent < len(expected), "all of it went out"
         await bench.idle(300)
         assert len(bench.frames) == sent
-        bench.ctx.set(bench.dut.failed, 0)
+        bench.ctx.set(bench.dut.failed, {"write": 1, "row": 0, "bits": 0})
         await bench.until(lambda: len(bench.frames) == len(expected))
         bench.check_frames(bench.frames, expected)
 

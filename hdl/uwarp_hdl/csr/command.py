@@ -39,7 +39,7 @@ class TableCommand(wiring.Component):
     group_written : In(1)
         Strobe: the row of the last write of ``group`` has been taken.
     row : Out(CQ_ROW)
-        The row of a CQ command.
+        The row of a command of a CQ, or of its moderation.
     post_send, post_receive : Out(stream.Signature(RingDoorbell))
     post_completion : Out(stream.Signature(CqPost))
     doorbells_empty : In(1)
@@ -108,7 +108,6 @@ class TableCommand(wiring.Component):
             self.post_completion.p.cq.eq(command.row),
             self.post_completion.p.reset.eq(command.kind == Table.CQ),
             self.post_completion.p.moderate.eq(command.kind == Table.MODERATION),
-            self.post_completion.p.index.eq(command.data),
             *(ring.p.qpn.eq(command.row) for ring in rings),
             *(ring.p.reset.eq(1) for ring in rings),
         ]

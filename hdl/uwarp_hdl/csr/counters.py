@@ -3,7 +3,7 @@
 ::
 
     outcomes --> code --> two banks of counts --+
-                                                +--> sweep: memory + count --> memory, copy
+                                                +--> sweep: memory + count --> memory
     alone ----> count, latched at the swap -----+                        |
                                                                          +--> read (32 bits)
 
@@ -13,7 +13,10 @@ adds them to their rows, a word of 32 bits a cycle, while the next ones come in.
 
 A read takes a swap of its own and is the first that its sweep comes to: it holds every event up to
 the cycle of the swap. It takes 11 cycles, after the end of the sweep at work if there is one,
-136 cycles at most. The sweep of a snapshot writes the copy, too: 140 cycles, or 270.
+140 cycles at most.
+
+The memory has two halves. After the sweep of a snapshot (140 cycles, or 270) the next one takes the
+counters into the other half, and leaves the copy behind. A word of that is read between two sweeps.
 """
 
 from collections.abc import Sequence
@@ -65,14 +68,20 @@ class EventSource:
 
 
 class CounterReadSignature(wiring.Signature):
-    """``request`` and ``index`` are held until ``done``, a strobe. ``value`` is the low word with
-    ``low``, a strobe in the cycle before, and the high word with ``done``."""
+    """``request`` and the rest are held until ``done``, a strobe. ``value`` is counter ``index``'s
+    low word with ``low``, a strobe in the cycle before, and the high word with ``done``.
+
+    With ``copy`` it is, with ``low`` alone, word ``word`` of the last snapshot, 0 before the first:
+    words 2 i and 2 i + 1 are the low and the high half of counter i.
+    """
 
     def __init__(self) -> None:
         super().__init__(
             {
                 "request": Out(1),
                 "index": Out(range(_ROWS)),
+                "copy": Out(1),
+                "word": Out(range(_WORDS * _ROWS)),
                 "low": In(1),
                 "done": In(1),
                 "value": In(32),
@@ -81,19 +90,13 @@ class CounterReadSignature(wiring.Signature):
 
 
 class SnapshotSignature(wiring.Signature):
-    """``request`` is held until ``done``, a strobe, with which all counters have been copied.
-
-    ``value`` is the copy of word ``index`` of two cycles before, 0 before the first snapshot: words
-    2 i and 2 i + 1 are the low and the high half of counter i.
-    """
+    """``request`` is held until ``done``, a strobe, with which all counters have been copied."""
 
     def __init__(self) -> None:
         super().__init__(
             {
                 "request": Out(1),
                 "done": In(1),
-                "index": Out(range(_WORDS * _ROWS)),
-                "value": In(32),
             }
         )
 
@@ -215,7 +218,8 @@ class EventCounters(wiring.Component):
     Attributes
     ----------
     row_words : memory.MemoryData
-        For simulation: the low and the high word of each counter as of the last sweep.
+        For simulation: in one half the low and the high word of each counter as of the last sweep,
+        in the first before a snapshot.
     """
 
     def __init__(self, sources: Sequence[EventSource]) -> None:
@@ -226,7 +230,7 @@ class EventCounters(wiring.Component):
             if numbers.count(number) > 1:
                 raise ValueError(f"outcomes of two sources have {Counter(number)!r}; it takes one")
         self._sources = tuple(sources)
-        self.row_words = memory.MemoryData(shape=32, depth=_WORDS * _ROWS, init=[])
+        self.row_words = memory.MemoryData(shape=32, depth=2 * _WORDS * _ROWS, init=[])
         super().__init__(
             {
                 "events": In(len(Counter)).array(len(self._sources)),
@@ -240,24 +244,29 @@ class EventCounters(wiring.Component):
         m = Module()
         depth = _WORDS * _ROWS
         m.submodules.rows = rows = memory.Memory(self.row_words)
-        m.submodules.copies = copies = memory.Memory(shape=32, depth=depth, init=[])
         get, put = rows.read_port(), rows.write_port()
-        get_copy, put_copy = copies.read_port(), copies.write_port()
 
         # A word of a sweep: decoded, read, in a register with its count, sum in one, written.
         words = [Signal(range(depth), name=f"word_{stage}") for stage in range(5)]
         active = Signal(4)  # of words 1 to 4
         is_first = Signal(7)  # of the sweep for a read, from the cycle before it
-        copying = Signal(init=1)
+        copying = Signal()
+        # Where the counters are; the sweep takes them to the other half, which is the copy's, then.
+        half = Signal()
+        moves = Signal(init=1)
+        fresh = Signal(init=1)  # only one half has been cleared
+        is_copy = Signal()
         age = Signal(range(_SWAP_CYCLES))
         swap = Signal()
         sweep = Signal()
         clear = Signal()
         read_wanted = Signal()
+        copy_wanted = Signal()
         snapshot_wanted = Signal()
         index, is_high = words[1][1:], words[1][0]
         m.d.sync += [
-            read_wanted.eq(self.read.request & ~self.read.done),
+            read_wanted.eq(self.read.request & ~self.read.copy & ~self.read.done),
+            copy_wanted.eq(self.read.request & self.read.copy & ~self.read.done),
             snapshot_wanted.eq(self.snapshot.request & ~self.snapshot.done),
             self.snapshot.done.eq(0),
             is_first.eq(is_first << 1),
@@ -290,12 +299,28 @@ class EventCounters(wiring.Component):
                     m.next = "DRAIN"
             with m.State("DRAIN"):
                 with m.If(~active.any()):
-                    m.d.sync += [self.busy.eq(0), self.snapshot.done.eq(copying & ~self.busy)]
+                    m.d.sync += [
+                        half.eq(half ^ moves),
+                        moves.eq(Mux(self.busy, fresh, copying)),
+                        fresh.eq(0),
+                        self.snapshot.done.eq(copying),
+                    ]
+                    with m.If(fresh):
+                        m.next = "SETTLE"
+                    with m.Else():
+                        m.d.sync += self.busy.eq(0)
+                        m.next = "WAIT"
+            with m.State("COPY"):
+                m.d.comb += is_copy.eq(1)
+                with m.If(is_first[5]):
                     m.next = "WAIT"
             with m.State("WAIT"):
                 # The third at 192 cycles.
                 with m.If(read_wanted | snapshot_wanted | age[6]):
                     m.next = "SWAP"
+                with m.Elif(copy_wanted & ~self.read.done):
+                    m.d.sync += is_first[2].eq(1)
+                    m.next = "COPY"
 
         counts = self._count_outcomes(m, swap, index, active[0] & ~is_high, clear)
         latched = self._count_alone(m, swap)
@@ -314,23 +339,19 @@ class EventCounters(wiring.Component):
             row.eq(get.data),
             # With a high word no amount comes, but the carry of its low one.
             written.eq(row + (amount | (words[3][0] & written[32]))),
-            self.snapshot.value.eq(get_copy.data),
         ]
+        with m.If(is_copy):
+            m.d.sync += amount.eq(0)
         with m.If(self.busy):
             m.d.sync += written.eq(0)
         m.d.comb += [
             self.read.low.eq(is_first[5]),
             self.read.done.eq(is_first[6]),
             self.read.value.eq(written),
-            get.addr.eq(words[1]),
-            put.addr.eq(words[4]),
+            get.addr.eq(Mux(is_copy, Cat(self.read.word, half ^ ~moves), Cat(words[1], half))),
+            put.addr.eq(Cat(words[4], half ^ moves)),
             put.data.eq(written),
             put.en.eq(active[3]),
-            put_copy.addr.eq(words[4]),
-            put_copy.data.eq(written),
-            put_copy.en.eq(active[3] & copying),
-            get_copy.addr.eq(self.snapshot.index),
-            get_copy.en.eq(~put_copy.en),
         ]
         # A sweep reads three words ahead of where it writes.
         keep_apart(m, get, put)

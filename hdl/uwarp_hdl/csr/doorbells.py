@@ -26,12 +26,9 @@ _PAGE_LOG2 = DOORBELL_PAGE.bit_length() - 1
 
 
 class CqPost(data.Struct):
-    """A ``CqDoorbell`` without its row, whose writer waits and holds it."""
+    """A ``CqDoorbell`` of a row, whose writer waits and holds it."""
 
     cq: 16
-    index: 32
-    arm: 1
-    solicited: 1
     reset: 1
     moderate: 1
 
@@ -53,7 +50,7 @@ class DoorbellPages(wiring.Component):
     post_completion : In(stream.Signature(CqPost))
         Of table commands, never during a doorbell's access.
     row : In(CQ_ROW)
-        Goes with a completion doorbell that has ``reset``; held until it is taken.
+        Goes with a completion doorbell that is posted; held until it is taken.
     send, receive : Out(stream.Signature(RingDoorbell))
     completion : Out(stream.Signature(CqDoorbell))
     empty : Out(1)
@@ -131,17 +128,18 @@ class DoorbellPages(wiring.Component):
             with m.If(~out.valid):
                 m.d.sync += [
                     out.valid.eq(Mux(rung, ~self.busy, post.valid)),
-                    item.number.eq(number),
+                    item.number.eq(Mux(rung, page, number)),
+                    # Of a post it is not looked at.
+                    item.index.eq(access.data),
                     *(
-                        item[field].eq(post.p[field])
-                        for field in layout.members
-                        if field != "number"
+                        item[field].eq(post.p[field] & ~rung)
+                        for field in ("reset", "moderate")
+                        if field in layout.members
                     ),
                 ]
+                if name == "completion":
+                    m.d.sync += [item.arm.eq(arm | solicited), item.solicited.eq(solicited)]
                 with m.If(rung):
-                    m.d.sync += [item.eq(0), item.number.eq(page), item.index.eq(access.data)]
-                    if name == "completion":
-                        m.d.sync += [item.arm.eq(arm | solicited), item.solicited.eq(solicited)]
                     m.d.sync += [rings[doorbell].eq(0) for doorbell in doorbells]
             with m.Else():
                 with m.If(out.ready):

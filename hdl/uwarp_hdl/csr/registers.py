@@ -9,9 +9,9 @@ What a write sets is kept twice: in registers for those who use it, and in the b
 back. A reset clears the registers only; for the block RAM a bit of each word tells whether it was
 written since. TABLE_DATA, of which registers hold the widest row's octets, is not touched by it.
 
-An access takes 4 cycles, but the read of a counter, and the writes of TABLE_COMMAND and
-COUNTERS_SNAPSHOT, which wait for it, the command and the snapshot. While ``busy`` only STATUS and
-the build parameters read as other than 0, and writes do nothing.
+An access takes 4 cycles, but the read of a counter or of its copy, and the writes of TABLE_COMMAND
+and COUNTERS_SNAPSHOT, which wait for it, the command and the snapshot. While ``busy`` only STATUS
+and the build parameters read as other than 0, and writes do nothing.
 """
 
 from functools import reduce
@@ -263,17 +263,14 @@ class RegisterFile(wiring.Component):
             reduce(or_, (Mux(selected[register], word, 0) for register, word in moving.items()))
             | Mux(selected[Register.MTU] & is_stale, _DEFAULT_MTU, 0)
         )
-        is_snapshot = Signal()
-        m.d.sync += is_snapshot.eq(
-            (selected[Register.SNAPSHOT_LOW] | selected[Register.SNAPSHOT_HIGH]) & is_idle
-        )
 
         # What an access does begins when its word has been gathered, in the next cycle.
         counter, command, snapshot = self.counter, self.command, self.snapshot
         begin = fetched & ~gathered & ~access.done
         write = begin & access.write & ~self.busy
         read = begin & ~access.write
-        read_counter = read & selected[Register.COUNTERS_LOW] & ~self.busy
+        is_copy = selected[Register.SNAPSHOT_LOW] | selected[Register.SNAPSHOT_HIGH]
+        read_counter = read & (selected[Register.COUNTERS_LOW] | is_copy) & ~self.busy
         writes = {}
         for register in Register:
             if register.value.access is not AccessMode.RO:
@@ -301,14 +298,14 @@ class RegisterFile(wiring.Component):
             m.d.sync += access.value.eq(
                 reduce(or_, (word for word, _, _ in sources))
                 | Mux(is_idle, moving_word, 0)
-                | Mux(is_snapshot, snapshot.value, 0)
                 | Mux(counter.low, counter.value, 0)
             )
-        with m.If(counter.done):
+        with m.If(counter.done & ~counter.copy):
             m.d.sync += counter_high.eq(counter.value)
         m.d.comb += [
             counter.index.eq(numbers[Register.COUNTERS_LOW]),
-            snapshot.index.eq(offset),
+            counter.copy.eq(is_copy),
+            counter.word.eq(offset),
             command.row.eq(table_select),
             command.kind.eq(table_select[16:]),
             command.data.eq(row),

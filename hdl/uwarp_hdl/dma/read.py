@@ -2,25 +2,27 @@
 
 ::
 
-    clients[*].bursts -> round robin -> AR register ---------> AR
+    clients[*].bursts --> turns ------> AR register ---------> AR
                              |
                              +-> order of bursts
                                         |
     clients[*].beats  <-------- R register <----------------- R
 
-One burst is granted a cycle, one word a cycle comes back. From a burst to AR: 1 cycle; from R to a
-client's word: 1 cycle. Up to ``OUTSTANDING`` bursts wait for their words.
+One burst is granted a cycle, one word a cycle comes back. From a burst to AR: 1 cycle if it is that
+of client ``parked`` and no other waits, 2 for others; from R to a client's word: 1 cycle. Up
+to ``OUTSTANDING`` bursts wait for their words.
 """
 
-from amaranth.hdl import Array, Cat, Module, Signal
-from amaranth.lib import wiring
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
+from ..choice import chosen
 from ..interfaces import ReadClientSignature
-from ..layouts import ReadBeat
-from ..stream.arbiter import RoundRobin
+from ..layouts import Burst, ReadBeat
 from ..stream.queue import Queue
 from .channels import INCR, OUTSTANDING, READ_CHANNELS, SIZE_8_OCTETS
+from .turns import Turns
 
 __all__ = ["ReadArbiter"]
 
@@ -35,6 +37,8 @@ class ReadArbiter(wiring.Component):
     ----------
     count : int
         Clients.
+    parked : int
+        The client whose burst waits least.
 
     Members
     -------
@@ -48,8 +52,9 @@ class ReadArbiter(wiring.Component):
         No word is expected from the bus or on its way to a client.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, parked: int = 0) -> None:
         self._count = count
+        self._parked = parked
         super().__init__(
             {
                 "clients": In(ReadClientSignature()).array(count),
@@ -62,28 +67,28 @@ class ReadArbiter(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.turn = turn = RoundRobin(self._count)
-        m.submodules.order = order = Queue(len(turn.index), OUTSTANDING)
+        m.submodules.turns = turns = Turns(self._count, self._parked)
+        # A bit for each client: that takes no decoder, and up to four no more LUT RAM.
+        m.submodules.order = order = Queue(self._count, OUTSTANDING)
         bus = self.bus
 
         # Bursts to AR.
         address_free = ~bus.arvalid | bus.arready
-        may_grant = address_free & ~self.halt & order.i.ready
-        grant = may_grant & turn.valid
-        burst = Array(client.bursts.payload for client in self.clients)[turn.index]
+        bursts = [client.bursts.payload.as_value() for client in self.clients]
+        burst = data.View(Burst, chosen(turns.turn, bursts))
         m.d.comb += [
-            turn.requests.eq(Cat(client.bursts.valid for client in self.clients)),
-            turn.advance.eq(grant),
-            order.i.payload.eq(turn.index),
-            order.i.valid.eq(grant),
+            turns.requests.eq(Cat(client.bursts.valid for client in self.clients)),
+            turns.may.eq(address_free & ~self.halt & order.i.ready),
+            order.i.payload.eq(turns.turn),
+            order.i.valid.eq(turns.grant),
             bus.arsize.eq(SIZE_8_OCTETS),
             bus.arburst.eq(INCR),
         ]
-        for index, client in enumerate(self.clients):
-            m.d.comb += client.bursts.ready.eq(may_grant & (turn.index == index))
+        for is_its, client in zip(turns.turn, self.clients, strict=True):
+            m.d.comb += client.bursts.ready.eq(turns.may & is_its)
         with m.If(address_free):
             m.d.sync += [
-                bus.arvalid.eq(grant),
+                bus.arvalid.eq(turns.grant),
                 bus.araddr.eq(burst.address),
                 bus.arlen.eq(burst.beats),
             ]
@@ -96,9 +101,7 @@ class ReadArbiter(wiring.Component):
         m.d.comb += [bus.rready.eq(free), order.o.ready.eq(free & bus.rvalid & bus.rlast)]
         with m.If(free):
             m.d.sync += [
-                valid.eq(
-                    Cat(bus.rvalid & (order.o.payload == index) for index in range(self._count))
-                ),
+                valid.eq(Mux(bus.rvalid, order.o.payload, 0)),
                 beat.data.eq(bus.rdata),
                 beat.last.eq(bus.rlast),
                 beat.error.eq(bus.rresp[1]),

@@ -2,7 +2,7 @@
 
 ::
 
-    clients[*].bursts -> round robin -> AW register ------------> AW
+    clients[*].bursts --> turns ------> AW register ------------> AW
                              |
                              +-> order of words --+-> order of answers
                                                   |          |
@@ -11,9 +11,9 @@
 
 One burst is granted a cycle, and one word leaves a cycle without a gap between bursts, whichever
 clients they are of. Whether a word is taken does not depend on the bus in the same cycle. AW runs
-ahead of W; up to ``OUTSTANDING`` bursts wait for their answers. From a burst to AW: 1 cycle; from a
-word to W: 1 cycle, and not before the cycle after its burst was granted; from B to ``done``: 1
-cycle.
+ahead of W; up to ``OUTSTANDING`` bursts wait for their answers. From a burst to AW: 1 cycle if it
+is the first client's and no other waits, 2 for others; from a word to W: 1 cycle, and not before
+the cycle after its burst was granted; from B to ``done``: 1 cycle.
 """
 
 from amaranth.hdl import Cat, Module, Signal
@@ -22,9 +22,9 @@ from amaranth.lib.wiring import In, Out
 
 from ..choice import chosen
 from ..interfaces import WriteClientSignature
-from ..stream.arbiter import RoundRobin
 from ..stream.queue import Queue
 from .channels import INCR, OUTSTANDING, SIZE_8_OCTETS, WRITE_CHANNELS
+from .turns import Turns
 
 __all__ = ["WriteArbiter"]
 
@@ -65,32 +65,28 @@ class WriteArbiter(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.turn = turn = RoundRobin(self._count)
-        width = len(turn.index)
-        m.submodules.word_order = word_order = Queue(width, OUTSTANDING)
-        m.submodules.answer_order = answer_order = Queue(width, OUTSTANDING)
+        m.submodules.turns = turns = Turns(self._count)
+        # A bit for each client: that takes no decoder, and up to four no more LUT RAM.
+        m.submodules.word_order = word_order = Queue(self._count, OUTSTANDING)
+        m.submodules.answer_order = answer_order = Queue(self._count, OUTSTANDING)
         bus = self.bus
 
         # Bursts to AW.
         address_free = ~bus.awvalid | bus.awready
-        may_grant = address_free & ~self.halt & word_order.i.ready & answer_order.i.ready
-        grant = may_grant & turn.valid
-        burst = _chosen(
-            [turn.index == index for index in range(self._count)],
-            [client.bursts.payload for client in self.clients],
-        )
+        grant = turns.grant
+        burst = _chosen(turns.turn, [client.bursts.payload for client in self.clients])
         m.d.comb += [
-            turn.requests.eq(Cat(client.bursts.valid for client in self.clients)),
-            turn.advance.eq(grant),
-            word_order.i.payload.eq(turn.index),
+            turns.requests.eq(Cat(client.bursts.valid for client in self.clients)),
+            turns.may.eq(address_free & ~self.halt & word_order.i.ready & answer_order.i.ready),
+            word_order.i.payload.eq(turns.turn),
             word_order.i.valid.eq(grant),
-            answer_order.i.payload.eq(turn.index),
+            answer_order.i.payload.eq(turns.turn),
             answer_order.i.valid.eq(grant),
             bus.awsize.eq(SIZE_8_OCTETS),
             bus.awburst.eq(INCR),
         ]
-        for index, client in enumerate(self.clients):
-            m.d.comb += client.bursts.ready.eq(may_grant & (turn.index == index))
+        for is_its, client in zip(turns.turn, self.clients, strict=True):
+            m.d.comb += client.bursts.ready.eq(turns.may & is_its)
         with m.If(address_free):
             m.d.sync += [
                 bus.awvalid.eq(grant),
@@ -100,9 +96,9 @@ class WriteArbiter(wiring.Component):
 
         # Words to W, in the order of the grants.
         m.submodules.words = words = Queue(self.clients[0].beats.payload.shape(), 2)
-        is_next = [word_order.o.payload == index for index in range(self._count)]
+        is_next = word_order.o.payload
         beat = _chosen(is_next, [client.beats.payload for client in self.clients])
-        beat_valid = (Cat(is_next) & Cat(client.beats.valid for client in self.clients)).any()
+        beat_valid = (is_next & Cat(client.beats.valid for client in self.clients)).any()
         take = words.i.ready & word_order.o.valid
         m.d.comb += [
             words.i.payload.eq(beat),
@@ -122,7 +118,7 @@ class WriteArbiter(wiring.Component):
         answering = Signal()
         m.d.sync += [answering.eq(bus.bvalid), self.failed.eq(bus.bvalid & bus.bresp[1])]
         for index, client in enumerate(self.clients):
-            is_client = bus.bvalid & answer_order.o.valid & (answer_order.o.payload == index)
+            is_client = bus.bvalid & answer_order.o.valid & answer_order.o.payload[index]
             m.d.sync += [client.done.eq(is_client), client.error.eq(is_client & bus.bresp[1])]
 
         m.d.comb += self.idle.eq(~bus.awvalid & ~answer_order.o.valid & ~answering)

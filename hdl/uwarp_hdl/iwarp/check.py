@@ -18,11 +18,13 @@ from uwarp.wire import DEFAULT_GRANULE_LOG2, Opcode, QueueNumber
 
 from ..interfaces import TableReadSignature
 from ..layouts import QP_ROW, REGION_ROW, Datagram, ReadOpening
+from .faults import has_failed
 from .granules import SegmentGranules
 from .receive_layouts import (
     DIGEST_WIDTH,
     NO_SENDS,
     covered_layout,
+    failed_layout,
     message_digest,
     message_name,
     offset_width,
@@ -56,7 +58,7 @@ class SegmentCheck(wiring.Component):
     datagrams : In(stream of Datagram)
     read_openings : In(stream of ReadOpening)
     qp, region : Out(TableReadSignature)
-    failed : In(n_qp)
+    failed : In(failed_layout)
         QPs that have failed.
     look : Out(ReceiveLookupSignature)
     found, begin, span, own, renew, opened, still, hold : In or Out
@@ -76,7 +78,7 @@ class SegmentCheck(wiring.Component):
                 "read_openings": In(stream.Signature(ReadOpening)),
                 "qp": Out(TableReadSignature(QP_ROW, exact_log2(parameters.n_qp))),
                 "region": Out(TableReadSignature(REGION_ROW, exact_log2(parameters.n_region))),
-                "failed": In(parameters.n_qp),
+                "failed": In(failed_layout(parameters)),
                 "look": Out(ReceiveLookupSignature(parameters)),
                 "found": In(1),
                 "span": In(span_layout(parameters)),
@@ -152,6 +154,7 @@ class SegmentCheck(wiring.Component):
                 incoming.group.eq(0),
             ]
         m.d.comb += look.qpn.eq(datagram.qpn)
+        is_failed = has_failed(m, "failed_rows", self.failed, datagram.qpn[: exact_log2(n_qp)])
         with m.If(self.opened):
             m.d.sync += doubtful.eq(1)
         with m.If(~is_held):
@@ -182,7 +185,7 @@ class SegmentCheck(wiring.Component):
                 m.d.comb += look.lookup.eq(1)
                 m.d.sync += [
                     qp.eq(self.qp.row),
-                    qp_failed.eq(self.failed.bit_select(datagram.qpn[: exact_log2(n_qp)], 1)),
+                    qp_failed.eq(is_failed),
                     region.eq(self.region.row),
                     # A Write has an ``mo`` of 0, and a Read Request that has not is dropped.
                     Cat(base, below_zero).eq(datagram.to - datagram.mo),

@@ -18,7 +18,8 @@ Every two cycles an operation (doorbell, reservation, release, slot for a CQE, t
           3 (odd)    answer, slot and burst of the CQE; written, with what follows from it
           4 to 11    words of the CQE
 
-In an idle unit every cycle is even. A reservation is answered, and the burst of a CQE offered,
+One that follows an operation of the same CQ at once is read again, and takes two cycles more. In an
+idle unit every cycle is even. A reservation is answered, and the burst of a CQE offered,
 3 cycles after it is asked for in an idle unit, 4 if the CQE is not the first client's. Writing a
 CQE takes 8 cycles, beside the operations. An interrupt fires when the CQE that causes it is in
 memory (its write answered).
@@ -34,8 +35,9 @@ from amaranth.utils import exact_log2
 
 from uwarp.contract import TICK_CYCLES, Counter, Parameters
 
+from ..compare import equal
 from ..interfaces import CompletionSignature, CreditSignature, WriteClientSignature
-from ..layouts import MODERATION_ROW, CqDoorbell, CreditOperation, EventRequest
+from ..layouts import CqDoorbell, CreditOperation, EventRequest
 from ..ring import ring_entry
 from ..stream.queue import connect_streams
 from .cqe_writer import CqeWriter, Slot
@@ -70,66 +72,63 @@ class _Ring(data.Struct):
         return Cat(bits)
 
 
-class _Moderation(data.Struct):
-    """A CQ that is armed fires with the next CQE after ``enough`` of them, or after ``ticks``."""
-
-    enough: 16
-    ticks: 16
+#: Bits of a number of slots: that of the largest ring's, and of a few more.
+_SLOTS_WIDTH = _LARGEST_LOG2 + 1
 
 
 class _State(data.Struct):
     """What goes on in a CQ.
 
-    ``promised`` is producer (modulo 2^32) + ``reserved``, ``occupied`` is producer - consumer
-    modulo 2^32, ``taken`` is occupied + reserved: all kept beside them, so that each operation is
-    one addition or one comparison. The bits 32 of ``promised`` and ``taken`` are in the outlook.
+    ``promised`` is producer + slots reserved, ``occupied`` is producer - consumer, ``taken`` is
+    both together: all kept beside each other, so that each operation is one addition or one
+    comparison. No more of them than can matter: what is left of ``occupied`` is in the outlook,
+    and with as much no slot is free, whatever ``taken`` says.
 
-    ``since`` CQEs have come since it was armed, the first (if ``begun``) at tick ``first``.
+    It is at its ``turn``: 1 and the CQEs since it was armed, the first of which (if ``begun``)
+    came at tick ``first``.
     """
 
     producer: 32
-    promised: 32
-    occupied: 32
-    taken: 32
-    reserved: 17
+    promised: _SLOTS_WIDTH
+    occupied: _LARGEST_LOG2
+    taken: _SLOTS_WIDTH
     solicited: 1
     begun: 1
-    since: 16
+    turn: 16
     first: 16
 
 
 class _Outlook(data.Struct):
     """What follows from a CQ's state, found in the cycle in which that is written.
 
-    ``armed``: it has not fired since. ``full``: taken is the ring's size or more. ``some``: there
-    is a slot reserved. ``ripe``: moderation lets the next CQE fire. ``.._wraps``: one CQE more and
-    producer or occupied is 0 again. ``.._high``: bit 32.
+    ``armed``: it has not fired since. ``full``: no slot is free. ``some``: there is a slot
+    reserved. ``ripe``: moderation lets the next CQE fire. ``far``: occupied (modulo 2^32) is 2^16
+    or more. ``ahead``: so much that 2^16 CQEs or less make it 0: software has taken more than there
+    was. It cannot come to that by CQEs: there are no slots reserved for as many.
     """
 
     armed: 1
     full: 1
     some: 1
     ripe: 1
-    producer_wraps: 1
-    occupied_wraps: 1
-    promised_high: 1
-    taken_high: 1
+    far: 1
+    ahead: 1
 
 
 class _Carries(data.Struct):
-    """Of the operation before, for the outlook: what came out of the additions; whether a consumer
-    index was taken; whether producer or occupied came to 0 by a CQE; whether the CQ was armed after
-    a CQE, or is anew; whether by new moderation or by its timer it has waited long enough."""
+    """Of the operation before, for the outlook: the upper half of producer - consumer, if a
+    consumer index was taken (``consumed``); what the outlook was; whether it was a CQE, whether the
+    CQ was armed, after a CQE or anew; whether it has new moderation, or its timer has expired."""
 
-    promised: 1
-    taken: 1
-    occupied: 1
     consumed: 1
-    producer_wrapped: 1
-    occupied_wrapped: 1
+    distance: 32 - _LARGEST_LOG2
+    far: 1
+    ahead: 1
+    produced: 1
     armed: 1
     arms: 1
-    is_over: 1
+    moderated: 1
+    expired: 1
 
 
 class CompletionUnit(wiring.Component):
@@ -161,7 +160,7 @@ class CompletionUnit(wiring.Component):
     pending : Out(8)
         Completions offered or not yet answered by the bus.
     busy : Out(1)
-        The CQs are being cleared after a reset, ``n_cq`` cycles.
+        The CQs are being cleared after a reset, twice ``n_cq`` cycles.
     """
 
     def __init__(self, parameters: Parameters, clients: int = 2) -> None:
@@ -255,6 +254,14 @@ class CompletionUnit(wiring.Component):
         for index in reversed(patient):
             with m.If(offered[index] & allowed[index]):
                 m.d.sync += [picked.eq(1 << index), picked_cq.eq(numbers[index])]
+        # What was read is out of date: the same is chosen once more.
+        is_stale = Signal()
+        with m.If(is_stale):
+            m.d.sync += [
+                may.eq(0),
+                picked.eq(chosen),
+                picked_cq.eq(Cat(chosen_cq, chosen_in_range)),
+            ]
         requests = Signal(len(prompt))
         first = Signal(count)
         choice_cq = Signal(width + 1)
@@ -275,11 +282,21 @@ class CompletionUnit(wiring.Component):
                 chosen.eq(Mux(self.busy, 0, first)),
                 Cat(chosen_cq, chosen_in_range).eq(choice_cq),
             ]
+        with m.If(is_stale):
+            m.d.sync += [chosen_valid.eq(0), chosen.eq(0)]
         # Requests stay until they are carried out.
         execute = Signal()
         m.d.comb += execute.eq(chosen_valid & ~is_odd)
+        doorbell = self.doorbells.p
+        # A row of the moderation table is carried out twice: it is written, and then looked at.
+        recorded = Signal()
+        records = ringing & doorbell.moderate & ~recorded
         for index, item in enumerate(streams):
             m.d.comb += item.ready.eq(chosen[index] & ~is_odd)
+        with m.If(records):
+            m.d.comb += self.doorbells.ready.eq(0)
+        with m.If(execute):
+            m.d.sync += recorded.eq(records | recorded & ~ringing)
         # What the operation is, found in its odd cycle: 0 but when it is carried out.
         operations = ("reserves", "releases", "completes", "consumes", "arms", "moderates")
         operations += ("resets", "expires")
@@ -287,7 +304,6 @@ class CompletionUnit(wiring.Component):
             Signal(name=name) for name in operations
         )
         urgent = Signal()
-        doorbell = self.doorbells.p
         moves_consumer = ringing & ~doorbell.moderate & ~doorbell.reset
         gives_back = Cat(item.p.operation == CreditOperation.RELEASE for item in credit_requests)
         calls = Cat(item.p.urgent for item in completion_requests)
@@ -297,220 +313,198 @@ class CompletionUnit(wiring.Component):
             completes.eq(is_odd & completing.any() & chosen_in_range),
             consumes.eq(is_odd & moves_consumer),
             arms.eq(is_odd & moves_consumer & doorbell.arm),
-            moderates.eq(is_odd & ringing & doorbell.moderate),
+            moderates.eq(is_odd & ringing & doorbell.moderate & recorded),
             resets.eq(is_odd & ringing & doorbell.reset & ~doorbell.moderate),
             expires.eq(is_odd & timing),
             urgent.eq((completing & calls).any()),
         ]
+        with m.If(is_stale):
+            m.d.sync += [
+                operation.eq(0)
+                for operation in (
+                    reserves,
+                    releases,
+                    completes,
+                    consumes,
+                    arms,
+                    moderates,
+                    resets,
+                    expires,
+                )
+            ]
 
         # State: read in even cycles, taken in odd ones, used in even ones, written in odd ones.
         stored = data.StructLayout({"state": _State, "outlook": _Outlook})
         m.submodules.states = states = memory.Memory(shape=stored, depth=n_cq, init=[])
         put, get = states.write_port(), states.read_port()
-        sweep = Signal(width)
+        sweep = Signal(width + 1)
         fetched = Signal(stored)
-        state = Signal(_State)
-        outlook = Signal(_Outlook)
+        state, outlook = fetched.state, fetched.outlook
         state_next = Signal(_State)
         in_range = Signal()
-        # The state of the operation before, which may be of the same CQ: then it is taken instead
-        # of what is read, but for the outlook, which is not yet known.
+        # The state of the operation before, in the cycle after it.
         written = Signal(_State)
-        forwarded = Signal(_State)
+        is_late = Signal()
+        m.d.sync += is_late.eq(execute)
         carries, carries_next = Signal(_Carries), Signal(_Carries)
-        written_outlook = Signal(_Outlook)
         outlook_next = Signal(_Outlook)
         written_cq = Signal(width)
         written_valid = Signal()
-        written_moderation = Signal(_Moderation)
-        is_same = Signal()
-        was_same = Signal()
         m.d.comb += [
-            is_same.eq(written_valid & (written_cq == chosen_cq)),
-            state.eq(fetched.state.as_value() | forwarded.as_value()),
-            outlook.eq(Mux(was_same, written_outlook, fetched.outlook)),
+            is_stale.eq(is_late & chosen_valid & (written_cq == chosen_cq)),
             get.addr.eq(choice_cq),
             get.en.eq(~is_odd & ~self.busy),
-            put.addr.eq(Mux(self.busy, sweep, written_cq)),
+            put.addr.eq(Mux(self.busy, sweep[:width], written_cq)),
             # 0 while the CQs are cleared: there has been no operation.
             put.data.state.eq(written),
             put.data.outlook.eq(outlook_next),
             # Never beside a read: since synthesis can see that, it adds no logic behind the memory
             # for its sake.
-            put.en.eq(self.busy | (written_valid & is_odd)),
+            put.en.eq(self.busy | (written_valid & is_late & is_odd)),
         ]
         with m.If(is_odd):
             m.d.sync += [
                 fetched.eq(get.data),
-                forwarded.eq(written),
-                written_outlook.eq(outlook_next),
-                was_same.eq(is_same),
                 in_range.eq(chosen_in_range),
             ]
-        # One of the two: a reset takes no logic, and has more time than a choice behind the memory.
-        with m.If(is_odd & is_same):
-            m.d.sync += fetched.state.eq(0)
-        with m.If(is_odd & ~is_same):
-            m.d.sync += forwarded.eq(0)
         with m.If(execute):
             m.d.sync += [
                 written.eq(state_next),
                 carries.eq(carries_next),
                 written_cq.eq(chosen_cq),
-                written_valid.eq(in_range),
+                written_valid.eq(in_range & ~records),
             ]
         with m.If(self.busy):
             m.d.sync += [sweep.eq(sweep + 1), self.busy.eq(~sweep.all())]
 
-        # Ring and moderation are as a doorbell brings them, and written in its first odd cycle:
-        # before the next operation reads them.
+        # A ring is as a doorbell brings it, and written in its first odd cycle: before the next
+        # operation reads it. So is moderation, for the second time that it is carried out.
         m.submodules.rings = rings = memory.Memory(shape=_Ring, depth=n_cq, init=[])
-        m.submodules.moderations = moderations = memory.Memory(
-            shape=_Moderation, depth=n_cq, init=[]
-        )
+        put_ring, get_ring = rings.write_port(), rings.read_port()
         row = doorbell.row
-        asked = Signal(MODERATION_ROW)
         ring = Signal(_Ring)
-        moderation = Signal(_Moderation)
-        moderation_next = Signal(_Moderation)
         begins = is_odd & ringing
-        # Taken is compared with the size, a power of two.
-        beyond_ring = Cat(
-            written.taken[:_LARGEST_LOG2] & ~ring.in_ring,
-            written.taken[_LARGEST_LOG2:],
-            outlook_next.taken_high,
-        )
-        # What does not come with a CQE fires in the cycle after the operation.
-        waits = written.begun & ~written.solicited
-        fires_late = carries.armed & (
-            (carries.arms & written.occupied.any()) | (waits & carries.is_over)
-        )
         m.d.comb += [
-            outlook_next.armed.eq(carries.armed & ~fires_late),
-            outlook_next.promised_high.eq(carries.promised & ~carries.producer_wrapped),
-            # Occupied modulo 2^32, plus reserved: without a carry the producer is behind.
-            outlook_next.taken_high.eq(
-                Mux(
-                    carries.consumed,
-                    carries.taken ^ carries.occupied,
-                    carries.taken & ~carries.occupied_wrapped,
-                )
-            ),
-            outlook_next.full.eq(beyond_ring.any()),
-            outlook_next.ripe.eq(written.since >= written_moderation.enough),
-            outlook_next.some.eq(written.reserved.any()),
-            outlook_next.producer_wraps.eq(written.producer.all()),
-            outlook_next.occupied_wraps.eq(written.occupied.all()),
-        ]
-        m.d.comb += timers.tick.eq(tick)
-        m.d.sync += [
-            timers.enable.eq(put.en),
-            timers.cq.eq(put.addr),
-            timers.timer.first.eq(written.first),
-            timers.timer.ticks.eq(written_moderation.ticks),
-            timers.timer.waiting.eq(outlook_next.armed & waits & written_moderation.ticks.any()),
-        ]
-        put_ring, put_moderation = rings.write_port(), moderations.write_port()
-        m.d.comb += [
-            asked.as_value().eq(doorbell.index),
             put_ring.data.valid.eq(row.valid & (row.log2 <= _LARGEST_LOG2) & ~self.busy),
             put_ring.data.odd_log2.eq(row.log2[0]),
             put_ring.data.over_odd.eq(Cat(row.log2 > odd for odd in range(1, _LARGEST_LOG2, 2))),
             put_ring.data.address.eq(row.addr[6:]),
+            put_ring.addr.eq(Mux(self.busy, sweep[:width], chosen_cq)),
             put_ring.en.eq(self.busy | (begins & doorbell.reset)),
-            put_moderation.data.eq(moderation_next),
-            put_moderation.en.eq(self.busy | (begins & doorbell.moderate)),
+            get_ring.addr.eq(choice_cq),
+            get_ring.en.eq(~is_odd & ~self.busy),
         ]
-        with m.If(~self.busy):
-            # The doorbell has been offered for a cycle when it begins.
-            m.d.sync += [
-                moderation_next.enough.eq(Mux(asked.count == 0, 0, (asked.count - 1)[:16])),
-                moderation_next.ticks.eq(asked.ticks),
-            ]
-        for port, table, register in (
-            (put_ring, rings, ring),
-            (put_moderation, moderations, moderation),
-        ):
-            read = table.read_port()
-            m.d.comb += [
-                port.addr.eq(Mux(self.busy, sweep, chosen_cq)),
-                read.addr.eq(choice_cq),
-                read.en.eq(~is_odd & ~self.busy),
-            ]
-            # Else they stay: the outlook of what was written last depends on its ring.
-            with m.If(is_odd & chosen_valid):
-                m.d.sync += register.eq(read.data)
-        with m.If(execute):
-            m.d.sync += written_moderation.eq(Mux(moderates, moderation_next, moderation))
+        with m.If(is_odd):
+            m.d.sync += ring.eq(get_ring.data)
 
-        gives, produces, uses = (Signal(name=name) for name in ("gives", "produces", "uses"))
+        moderation = timers.moderation
+        # It stays for a cycle after it was taken.
+        due = Cat(timers.due.p.first, timers.due.p.ticks)
+        # Taken is compared with the size, a power of two.
+        beyond_ring = Cat(
+            written.taken[:_LARGEST_LOG2] & ~ring.in_ring, written.taken[_LARGEST_LOG2:]
+        )
+        is_distant = carries.distance.any()
+        wraps = carries.produced & ~written.occupied.any()
+        # What does not come with a CQE fires in the cycle after the operation. New moderation
+        # leaves the number of CQEs as it is. Of a timer: neither armed anew nor moderated anew
+        # since it was looked at.
+        waits = written.begun & ~written.solicited
+        is_at_count = equal(m, written.turn, moderation.count)
+        is_over = (carries.moderated & outlook_next.ripe & ~is_at_count) | (
+            carries.expired
+            & moderation.ticks.any()
+            & equal(m, Cat(written.first, moderation.ticks), due)
+        )
+        fires_late = carries.armed & (
+            (carries.arms & (written.occupied.any() | is_distant)) | (waits & is_over)
+        )
+        m.d.comb += [
+            outlook_next.armed.eq(carries.armed & ~fires_late),
+            outlook_next.far.eq(
+                Mux(
+                    carries.consumed,
+                    is_distant,
+                    carries.far ^ (wraps & (carries.ahead | ~carries.far)),
+                )
+            ),
+            outlook_next.ahead.eq(
+                Mux(carries.consumed, carries.distance.all(), carries.ahead & ~wraps)
+            ),
+            outlook_next.full.eq(beyond_ring.any() | outlook_next.far),
+            outlook_next.ripe.eq(written.turn >= moderation.count),
+            outlook_next.some.eq(written.promised != written.producer[:_SLOTS_WIDTH]),
+        ]
+        m.d.comb += [
+            timers.tick.eq(tick),
+            timers.fetch.eq(is_odd),
+            timers.set.eq((self.busy & ~sweep[-1]) | (begins & doorbell.moderate & ~recorded)),
+            timers.row_cq.eq(put_ring.addr),
+            timers.row.eq(Mux(self.busy, 0, doorbell.row.as_value())),
+        ]
+        m.d.sync += [
+            timers.enable.eq(Mux(self.busy, sweep[-1], put.en)),
+            timers.cq.eq(put.addr),
+            timers.timer.first.eq(written.first),
+            timers.timer.ticks.eq(moderation.ticks),
+            timers.timer.waiting.eq(outlook_next.armed & waits & moderation.ticks.any()),
+        ]
+
+        gives, produces = (Signal(name=name) for name in ("gives", "produces"))
         # A slot more or one less is promised and taken.
         more, less = Signal(), Signal()
         # Each of these is one carry chain, whatever the operation. The lowest bits make the carry
         # in: a - index is a + ~index + 1.
-        promised, occupied, taken = (
-            Signal(34, name=name) for name in ("promised", "occupied", "taken")
-        )
+        promised, taken = (Signal(_SLOTS_WIDTH + 1, name=name) for name in ("promised", "taken"))
+        occupied = Signal(33)
         m.d.comb += [
             gives.eq(reserves & ring.valid & ~outlook.full),
             # No slot is reserved of a CQ that is not valid: nothing of it changes.
             produces.eq(completes & ring.valid),
             # A client gives back or uses only what it reserved, unless the row was written since.
-            uses.eq((releases | produces) & outlook.some),
             more.eq(gives | (produces & ~outlook.some)),
             less.eq(releases & outlook.some),
-            promised.eq(
-                Cat(Const(1, 1), state.promised, outlook.promised_high)
-                + Cat(more, less.replicate(33))
-            ),
+            promised.eq(Cat(Const(1, 1), state.promised) + Cat(more, less.replicate(_SLOTS_WIDTH))),
+            # Above the bits that are kept: of a consumer index only.
             occupied.eq(
-                Cat(Const(1, 1), Mux(consumes, state.producer, state.occupied))
-                + Cat(consumes | produces, Mux(consumes, ~doorbell.index, 0))
-            ),
-            taken.eq(
                 Cat(
                     Const(1, 1),
-                    Mux(
-                        consumes,
-                        Cat(state.promised, outlook.promised_high),
-                        Cat(state.taken, outlook.taken_high),
-                    ),
+                    Mux(consumes, state.producer[:_LARGEST_LOG2], state.occupied),
+                    state.producer[_LARGEST_LOG2:],
                 )
-                + Cat(consumes | more, Mux(consumes, ~doorbell.index, 0) | less.replicate(32), less)
+                + Cat(
+                    consumes | produces,
+                    Mux(consumes, ~doorbell.index[:_LARGEST_LOG2], 0),
+                    ~doorbell.index[_LARGEST_LOG2:],
+                )
+            ),
+            taken.eq(
+                Cat(Const(1, 1), Mux(consumes, state.promised, state.taken))
+                + Cat(
+                    consumes | more,
+                    Mux(consumes, ~doorbell.index[:_SLOTS_WIDTH], 0) | less.replicate(_SLOTS_WIDTH),
+                )
             ),
             state_next.producer.eq(state.producer + produces),
             state_next.promised.eq(promised[1:]),
             state_next.occupied.eq(occupied[1:]),
             state_next.taken.eq(taken[1:]),
-            state_next.reserved.eq(state.reserved + Cat(gives | uses, uses).as_signed()),
-            carries_next.promised.eq(promised[33]),
-            carries_next.occupied.eq(occupied[33]),
-            carries_next.taken.eq(taken[33]),
             carries_next.consumed.eq(consumes),
-            carries_next.producer_wrapped.eq(produces & outlook.producer_wraps),
-            carries_next.occupied_wrapped.eq(produces & outlook.occupied_wraps),
+            carries_next.distance.eq(occupied[1 + _LARGEST_LOG2 :]),
+            carries_next.far.eq(outlook.far),
+            carries_next.ahead.eq(outlook.ahead),
+            carries_next.produced.eq(produces),
+            carries_next.moderated.eq(moderates),
+            carries_next.expired.eq(expires),
         ]
         fires = produces & outlook.armed & (urgent | ~state.solicited & outlook.ripe)
-        is_late = Signal()
-        due = timers.due.p
-        m.d.sync += is_late.eq(execute)
         m.d.comb += [
             state_next.solicited.eq(Mux(arms, doorbell.solicited, state.solicited)),
             state_next.begun.eq(produces | state.begun & ~arms),
-            state_next.since.eq(Mux(arms, 0, state.since + produces)),
+            state_next.turn.eq(Mux(arms, 1, state.turn + produces)),
             state_next.first.eq(Mux(produces & ~state.begun, tick, state.first)),
             carries_next.armed.eq(arms | (outlook.armed & ~fires)),
             carries_next.arms.eq(arms),
-            # New moderation leaves the number of CQEs as it is. Of a timer: neither armed anew nor
-            # moderated anew since it was looked at.
-            carries_next.is_over.eq(
-                (moderates & (state.since > moderation_next.enough))
-                | (
-                    expires
-                    & moderation.ticks.any()
-                    & (Cat(state.first, moderation.ticks) == Cat(due.first, due.ticks))
-                )
-            ),
             notices.notice.cq.eq(Mux(is_late, written_cq, chosen_cq)),
             notices.notice.is_write.eq(produces),
             notices.notice.set.eq(fires | (is_late & fires_late)),

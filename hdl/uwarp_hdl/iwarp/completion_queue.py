@@ -1,9 +1,10 @@
 """Completions in order, each after its payload and its map.
 
 entries --+--> words in block RAM ---------------------------------------> completions.words
-          +--> head queue -----------------------------------------------> join --> completions
-          '--> order queue --> [MapWriter: payload retired? write map] --> releases --^
-                                 ^ runs, words, edges of the snapshot       (map answered?)
+          '--> items in block RAM --+--> head ---------------------------> join --> completions
+                                    '--> order --> [MapWriter] --> releases --^
+                                         payload retired? write map      (map answered?)
+                                              ^ runs, words, edges of the snapshot
 """
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
@@ -20,9 +21,11 @@ from ..stream.ports import keep_apart
 from ..stream.queue import Queue
 from .burst import WriteBursts
 from .cqe_writer import CQE_WORDS
+from .faults import has_failed
 from .receive_layouts import (
     TICKET_WIDTH,
     PendingCompletion,
+    failed_layout,
     fault_layout,
     map_run_layout,
     map_words_width,
@@ -64,7 +67,7 @@ class MapWriter(wiring.Component):
         Placements answered.
     runs, words, edges : In(streams of map_run_layout, MapWord, EdgeBytes)
         Of each order with a map.
-    failed : In(n_qp)
+    failed : In(failed_layout)
         QPs that have failed: their maps are taken and not written.
     write : Out(WriteClientSignature)
     releases : Out(stream of Release)
@@ -83,7 +86,7 @@ class MapWriter(wiring.Component):
                 "runs": In(stream.Signature(map_run_layout(parameters))),
                 "words": In(stream.Signature(MapWord)),
                 "edges": In(stream.Signature(EdgeBytes)),
-                "failed": In(parameters.n_qp),
+                "failed": In(failed_layout(parameters)),
                 "write": Out(WriteClientSignature()),
                 "releases": Out(stream.Signature(Release)),
                 "answered": Out(1),
@@ -127,7 +130,7 @@ class MapWriter(wiring.Component):
         end = Signal(words_width)
         empty = Signal()
         # Looked up when the payload is in memory, and then kept.
-        failed = self.failed.bit_select(run.qpn, 1)
+        failed = has_failed(m, "failed_rows", self.failed, run.qpn)
         discard = Signal()
         m.d.sync += [
             seen.eq(self.runs.valid & ~self.runs.ready),
@@ -218,7 +221,7 @@ class CompletionQueue(wiring.Component):
         With ``entries``: a map comes with it.
     retired : In(8)
     runs, words, edges : In
-    failed : In(n_qp)
+    failed : In(failed_layout)
         QPs that have failed: their completions leave with GENERAL_ERR and without a map (8.1).
     payload_fault : In(fault)
         In the cycle in which ``retired`` counts it; ``failed`` tells of it in the next.
@@ -252,7 +255,7 @@ class CompletionQueue(wiring.Component):
                 "runs": In(stream.Signature(map_run_layout(parameters))),
                 "words": In(stream.Signature(MapWord)),
                 "edges": In(stream.Signature(EdgeBytes)),
-                "failed": In(parameters.n_qp),
+                "failed": In(failed_layout(parameters)),
                 "payload_fault": In(fault_layout(parameters)),
                 "map_write": Out(WriteClientSignature()),
                 "hold": In(1),
@@ -271,8 +274,9 @@ class CompletionQueue(wiring.Component):
         head_layout = data.StructLayout(
             {"cq": number_width, "qpn": number_width, "urgent": 1, "mapped": 1}
         )
-        m.submodules.heads = heads = Queue(head_layout, self._depth - 1, direct=False)
-        m.submodules.orders = orders = Queue(Order, self._depth, direct=False)
+        head, order = Signal(head_layout), Signal(Order)
+        head_valid, order_valid = Signal(), Signal()
+        item = Signal(data.StructLayout({"head": head_layout, "order": Order}))
         m.submodules.releases = releases = Queue(Release, 16, registered=False)
         m.submodules.writer = writer = MapWriter(self._parameters)
         m.submodules.words = words = memory.Memory(
@@ -282,35 +286,45 @@ class CompletionQueue(wiring.Component):
         # ``entry`` has been written, or its last word is on its way from there.
         is_free = Signal(init=1)
         is_kept = Signal()  # the same, for the many bits of ``entry``
+        full = Signal()
         accept = Signal()
         given = self.entries.payload
         m.d.comb += [
-            self.entries.ready.eq(heads.i.ready & orders.i.ready & is_free),
+            self.entries.ready.eq(~full & is_free),
             accept.eq(self.entries.valid & self.entries.ready),
-            heads.i.payload.cq.eq(given.cq),
-            heads.i.payload.qpn.eq(given.qpn),
-            heads.i.payload.urgent.eq(
+            item.head.cq.eq(given.cq),
+            item.head.qpn.eq(given.qpn),
+            item.head.urgent.eq(
                 (given.flags & CqeFlag.SOLICITED).any() | (given.status != Status.SUCCESS)
             ),
-            heads.i.payload.mapped.eq((given.flags & CqeFlag.MAPPED).any()),
-            heads.i.valid.eq(accept),
-            orders.i.payload.ticket.eq(self.ticket),
-            orders.i.payload.mapped.eq(self.mapped),
-            orders.i.valid.eq(accept),
-            self.level.eq(heads.level),
+            item.head.mapped.eq((given.flags & CqeFlag.MAPPED).any()),
+            item.order.ticket.eq(self.ticket),
+            item.order.mapped.eq(self.mapped),
+            writer.orders.payload.eq(order),
+            writer.orders.valid.eq(order_valid),
             writer.retired.eq(self.retired),
             writer.failed.eq(self.failed),
             writer.hold.eq(self.hold),
             self.fault.eq(writer.fault),
         ]
         m.d.sync += self.crowded.eq(
-            orders.o.valid & ((self.numbered - orders.o.payload.ticket)[:8] >= 96)
+            order_valid & ((self.numbered - order.ticket)[:TICKET_WIDTH] >= 96)
         )
         for name in ("runs", "words", "edges"):
             wiring.connect(m, wiring.flipped(getattr(self, name)), getattr(writer, name))
-        wiring.connect(m, orders.o, writer.orders)
         wiring.connect(m, writer.releases, releases.i)
         wiring.connect(m, writer.write, wiring.flipped(self.map_write))
+
+        with m.If(accept & ~self.leaves):
+            m.d.sync += [self.level.eq(self.level + 1), full.eq(self.level == self._depth - 2)]
+        with m.Elif(self.leaves & ~accept):
+            m.d.sync += [self.level.eq(self.level - 1), full.eq(0)]
+        self._keep_items(
+            m,
+            (item, accept),
+            (head, head_valid, self.leaves),
+            (order, order_valid, writer.orders.ready),
+        )
 
         # Words into memory, the first in the second cycle after its entry came. None is read before
         # it is there: to that its head takes longer.
@@ -334,7 +348,7 @@ class CompletionQueue(wiring.Component):
             m.d.sync += put.addr.eq(put.addr + 1)
 
         # Of the head: it may be offered; it has been taken; its first word was asked for.
-        head, release = heads.o.p, releases.o.p
+        release = releases.o.p
         due = Signal()
         requested = Signal()
         begun = Signal()
@@ -349,7 +363,7 @@ class CompletionQueue(wiring.Component):
         is_answered = answered | writer.answered
         # By the release that waits, or by that which comes.
         m.d.sync += due.eq(
-            heads.o.valid
+            head_valid
             & ~self.leaves
             & Mux(
                 releases.o.valid,
@@ -360,16 +374,16 @@ class CompletionQueue(wiring.Component):
         # Of the head that was here a cycle before, with the fault of that cycle. It stands while
         # the completion is offered, and until its second word has been read.
         failed = Signal()
+        is_failed = has_failed(m, "failed_rows", self.failed, head.qpn)
         with m.If(~due):
             hit = self.payload_fault.valid & (self.payload_fault.qpn == head.qpn)
-            m.d.sync += failed.eq(self.failed.bit_select(head.qpn, 1) | hit)
+            m.d.sync += failed.eq(is_failed | hit)
         edges = Signal(EdgeBytes)
         requests = self.completions.requests
         m.d.comb += [
             requests.p.cq.eq(head.cq),
             requests.p.urgent.eq(head.urgent | failed),
             requests.valid.eq(due & ~requested),
-            heads.o.ready.eq(self.leaves),
             releases.o.ready.eq(self.leaves),
         ]
         with m.If(self.leaves):
@@ -426,3 +440,43 @@ class CompletionQueue(wiring.Component):
         with m.If(moves & ~is_word["head_map"]):
             m.d.sync += word_edges.eq(0)
         return m
+
+    def _keep_items(self, m, given, heads, orders):
+        """Items in one block RAM, of which first the order is taken and then the head, each from a
+        register. In an empty queue both come at once, 3 cycles after their item."""
+        (item, put), (head, head_valid, leaves), (order, order_valid, taken) = given, heads, orders
+        m.submodules.items = items = memory.Memory(
+            shape=item.shape(), depth=self._depth, init=[], attrs={"ram_style": "block"}
+        )
+        writer, reader = items.write_port(), items.read_port()
+        next_head, next_order = Signal.like(writer.addr), Signal.like(writer.addr)
+        wants_head, wants_order = Signal(), Signal()
+        fetched_head, fetched_order = Signal(), Signal()
+        m.d.comb += [
+            writer.data.eq(item),
+            writer.en.eq(put),
+            wants_head.eq(~head_valid & ~fetched_head & (next_head != writer.addr)),
+            wants_order.eq(
+                ~order_valid
+                & ~fetched_order
+                & (next_order != writer.addr)
+                & (~wants_head | (next_order == next_head))
+            ),
+            reader.addr.eq(Mux(wants_head, next_head, next_order)),
+            reader.en.eq(wants_head | wants_order),
+        ]
+        m.d.sync += [
+            writer.addr.eq(writer.addr + put),
+            next_head.eq(next_head + wants_head),
+            next_order.eq(next_order + wants_order),
+            fetched_head.eq(wants_head),
+            fetched_order.eq(wants_order),
+        ]
+        for name, register, valid, fetched, gone in (
+            ("head", head, head_valid, fetched_head, leaves),
+            ("order", order, order_valid, fetched_order, taken),
+        ):
+            with m.If(fetched):
+                m.d.sync += [register.eq(reader.data[name]), valid.eq(1)]
+            with m.Elif(gone):
+                m.d.sync += valid.eq(0)

@@ -2,16 +2,17 @@
 
 ::
 
-    payload fault --+--> failed[qpn] := 1
+    payload fault --+--> row of four QPs: read, changed --> failed: to the copies of all who ask
     map fault ------+--> queue --> requests (event DMA_WRITE)
-    row written -------> failed[qpn] := 0
+    row written ----'
 
-A bit changes in the cycle after its fault. The queue has room for the faults of all bursts that can
-be on their way; ``hold`` keeps others back while it is not empty, so no event is lost here.
+A bit changes in the cycle after its fault, and in that after its row was written, or after the
+faults that come then. The queue has room for the faults of all bursts that can be on their way;
+``hold`` keeps others back while it is not empty, so no event is lost here.
 """
 
-from amaranth.hdl import Module, Mux
-from amaranth.lib import stream, wiring
+from amaranth.hdl import Module, Mux, Signal
+from amaranth.lib import memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
@@ -19,12 +20,28 @@ from uwarp.contract import EventType, Parameters
 
 from ..layouts import EventRequest
 from ..stream.queue import Queue
-from .receive_layouts import fault_layout
+from .receive_layouts import failed_layout, fault_layout
 
-__all__ = ["FailedQueuePairs"]
+__all__ = ["FailedQueuePairs", "has_failed"]
 
 #: Bursts of payload and of maps that can be unanswered, and those offered before ``hold`` is heard.
 _FAULTS = 128
+
+
+def has_failed(m, name, changes, qpn):
+    """Whether QP ``qpn`` has failed, of a copy in LUT RAM, submodule ``name``, that follows
+    ``changes`` (failed_layout). Not to be called inside a condition."""
+    m.submodules[name] = rows = memory.Memory(
+        shape=len(changes.bits), depth=1 << len(changes.row), init=[]
+    )
+    put, get = rows.write_port(), rows.read_port(domain="comb")
+    m.d.comb += [
+        put.addr.eq(changes.row),
+        put.data.eq(changes.bits),
+        put.en.eq(changes.write),
+        get.addr.eq(qpn[2:]),
+    ]
+    return get.data.bit_select(qpn[:2], 1)
 
 
 class FailedQueuePairs(wiring.Component):
@@ -39,11 +56,14 @@ class FailedQueuePairs(wiring.Component):
     payload, map : In(fault)
         Answers of one bus: at most one of them is valid in a cycle.
     written, written_qpn : In
-        Strobe: the row of this QP is written.
-    failed : Out(n_qp)
+        Strobe: the row of this QP is written. The next comes when the faults of all bursts that can
+        be on their way could have come meanwhile.
+    failed : Out(failed_layout)
     hold : Out(1)
     requests : Out(stream of EventRequest)
         For each fault.
+    busy : Out(1)
+        The rows are being cleared after a reset, a cycle for every four QPs; no fault comes.
     """
 
     def __init__(self, parameters: Parameters):
@@ -55,9 +75,10 @@ class FailedQueuePairs(wiring.Component):
                 "map": In(fault),
                 "written": In(1),
                 "written_qpn": In(self._qpn_width),
-                "failed": Out(parameters.n_qp),
+                "failed": Out(failed_layout(parameters)),
                 "hold": Out(1),
                 "requests": Out(stream.Signature(EventRequest)),
+                "busy": Out(1, init=1),
             }
         )
 
@@ -66,10 +87,36 @@ class FailedQueuePairs(wiring.Component):
         m.submodules.faults = faults = Queue(self._qpn_width, _FAULTS, direct=False)
         valid = self.payload.valid | self.map.valid
         qpn = Mux(self.payload.valid, self.payload.qpn, self.map.qpn)
+
+        changed = self.failed
+        m.submodules.rows = rows = memory.Memory(shape=4, depth=1 << len(changed.row), init=[])
+        put, get = rows.write_port(), rows.read_port(domain="comb")
+        # The row that was written while faults came, if none was of its QP.
+        waits = Signal()
+        waiting_qpn = Signal(self._qpn_width)
+        number = Signal(self._qpn_width)
+        sweep = Signal(len(changed.row))
+        m.d.comb += [
+            number.eq(Mux(valid, qpn, Mux(self.written, self.written_qpn, waiting_qpn))),
+            get.addr.eq(number[2:]),
+            changed.write.eq(valid | self.written | waits | self.busy),
+            changed.row.eq(Mux(self.busy, sweep, number[2:])),
+            put.addr.eq(changed.row),
+            put.data.eq(changed.bits),
+            put.en.eq(changed.write),
+        ]
+        for index, bit in enumerate(changed.bits):
+            is_its = number[:2] == index
+            m.d.comb += bit.eq(Mux(is_its, valid, get.data[index]) & ~self.busy)
         with m.If(self.written):
-            m.d.sync += self.failed.bit_select(self.written_qpn, 1).eq(0)
-        with m.If(valid):
-            m.d.sync += self.failed.bit_select(qpn, 1).eq(1)
+            m.d.sync += [
+                waits.eq(valid & (qpn != self.written_qpn)),
+                waiting_qpn.eq(self.written_qpn),
+            ]
+        with m.Elif(~valid | (qpn == waiting_qpn)):
+            m.d.sync += waits.eq(0)
+        with m.If(self.busy):
+            m.d.sync += [sweep.eq(sweep + 1), self.busy.eq(~sweep.all())]
         m.d.comb += [
             faults.i.payload.eq(qpn),
             faults.i.valid.eq(valid),

@@ -1,20 +1,26 @@
-"""Timers of moderated CQs: which have held their interrupt back long enough.
+"""Moderation of CQs: its table, and timers that tell which have held their interrupt back enough.
 
 ::
 
+    rows written ----> memory --> moderation
     timers written --> memory --> age --> age >= ticks --+
                           ^                              +--> round robin --> due
                       every CQ in turn                   |
     (a bank for each 64 CQs) ----------------------------+
 
-A CQ is looked at every 64 cycles, or every 128 if a timer is written every second cycle; none is
-while one that is due waits to be taken. From the look to ``due``: 5 cycles.
+Rows and timers of a bank share a block RAM. A row comes two cycles after it was asked for. A CQ's
+timer is looked at every 128 cycles, if not more than every second cycle is for rows; none is while
+one that is due waits to be taken. From the look to ``due``: 5 cycles.
 """
 
-from amaranth.hdl import Array, Cat, Module, Signal
+from functools import reduce
+from operator import or_
+
+from amaranth.hdl import Array, Cat, Module, Mux, Signal
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from ..layouts import MODERATION_ROW
 from ..stream.arbiter import RoundRobin
 
 __all__ = ["DueTimer", "ModerationTimers", "Timer"]
@@ -38,54 +44,73 @@ class DueTimer(data.Struct):
     ticks: 16
 
 
+def _ports(width):
+    return {
+        "enable": In(1),
+        "cq": In(width),
+        "timer": In(Timer),
+        "set": In(1),
+        "fetch": In(1),
+        "row_cq": In(width),
+        "row": In(MODERATION_ROW),
+        "moderation": Out(MODERATION_ROW),
+        "tick": In(16),
+        "due": Out(stream.Signature(DueTimer)),
+    }
+
+
 class _Bank(wiring.Component):
-    """The timers of up to 64 CQs. ``due.cq`` counts from the bank's first."""
+    """Rows and timers of up to 64 CQs. ``due.cq`` counts from the bank's first; ``moderation`` is 0
+    if no row of the bank was asked for last."""
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
         self._width = (depth - 1).bit_length()
-        super().__init__(
-            {
-                "enable": In(1),
-                "cq": In(self._width),
-                "timer": In(Timer),
-                "tick": In(16),
-                "due": Out(stream.Signature(DueTimer)),
-            }
-        )
+        super().__init__(_ports(self._width) | {"other": In(1)})
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.timers = timers = memory.Memory(shape=Timer, depth=self._depth, init=[])
-        put, get = timers.write_port(), timers.read_port()
+        # The timers, and above them the rows.
+        words = memory.Memory(shape=Timer, depth=2 * self._depth, init=[])
+        m.submodules.words = words
+        put, get = words.write_port(), words.read_port()
         turn = Signal(self._width)
+        looked = Signal()
+        # Every second cycle at most: so what was read has somewhere to go, whatever waits.
+        look = Signal()
+        missed = Signal()
+        is_set = Signal()
         # No longer path than that: a due timer costs a cycle.
         moving = ~self.due.valid
+        row = Timer(Cat(self.timer.waiting, self.row))
         m.d.comb += [
-            put.addr.eq(self.cq),
-            put.data.eq(self.timer),
-            put.en.eq(self.enable),
-            get.addr.eq(turn),
-            # Never beside a write: since synthesis can see that, it adds no logic behind the
-            # memory for its sake.
-            get.en.eq(moving & ~self.enable),
+            look.eq(moving & ~self.fetch & ~looked),
+            is_set.eq(self.enable & (self.cq == turn)),
+            put.addr.eq(Cat(Mux(self.set, self.row_cq, self.cq), self.set)),
+            put.data.eq(Mux(self.set, row, self.timer)),
+            put.en.eq(self.enable | self.set),
+            get.addr.eq(Cat(Mux(self.fetch, self.row_cq, turn), self.fetch)),
+            # Never what is being written: since synthesis can see that, it adds no logic behind
+            # the memory for its sake.
+            get.en.eq(Mux(self.fetch, ~self.set, moving & ~looked & ~is_set)),
         ]
-        with m.If(get.en):
+        # One that was just being written is looked at again, but once.
+        m.d.sync += [looked.eq(look & ~is_set), missed.eq(look & is_set)]
+        with m.If(look & (~is_set | missed)):
             m.d.sync += turn.eq(turn + 1)
 
-        read = Signal()
         cqs = [Signal(self._width, name=f"cq_{stage}") for stage in range(3)]
         timer = Signal(Timer)
         age = Signal(16)
         aged = Signal(Timer)
         with m.If(self.due.ready):
             m.d.sync += self.due.valid.eq(0)
+        with m.If(look):
+            m.d.sync += cqs[0].eq(turn)
         with m.If(moving):
             m.d.sync += [
-                read.eq(get.en),
-                Cat(cqs).eq(Cat(turn, cqs[0], cqs[1])),
-                timer.eq(get.data),
-                timer.waiting.eq(get.data.waiting & read),
+                timer.waiting.eq(0),
+                cqs[2].eq(cqs[1]),
                 age.eq(self.tick - timer.first),
                 aged.eq(timer),
                 self.due.valid.eq(aged.waiting & (age >= aged.ticks)),
@@ -93,11 +118,19 @@ class _Bank(wiring.Component):
                 self.due.p.first.eq(aged.first),
                 self.due.p.ticks.eq(aged.ticks),
             ]
+        with m.If(looked):
+            m.d.sync += [timer.eq(get.data), cqs[1].eq(cqs[0])]
+        fetched, is_other = Signal(), Signal()
+        m.d.sync += [fetched.eq(self.fetch), is_other.eq(self.other)]
+        with m.If(fetched):
+            m.d.sync += self.moderation.as_value().eq(get.data.as_value()[1:])
+        with m.If(fetched & is_other):
+            m.d.sync += self.moderation.as_value().eq(0)
         return m
 
 
 class ModerationTimers(wiring.Component):
-    """A timer for each CQ; those that are due, again and again until they are written anew.
+    """A row and a timer for each CQ; timers that are due, again and again until written anew.
 
     Parameters
     ----------
@@ -108,25 +141,25 @@ class ModerationTimers(wiring.Component):
     -------
     enable, cq, timer : In
         A CQ's timer is set.
+    set, row_cq, row : In
+        A row is written, not in a cycle with ``enable``.
+    fetch : In(1)
+        The row of ``row_cq`` is asked for, and no timer is looked at. One that is being written is
+        not what comes.
+    moderation : Out(MODERATION_ROW)
+        From two cycles after ``fetch`` on.
     tick : In(16)
         The tick number.
     due : Out(stream.Signature(DueTimer))
-        Those whose ``ticks`` or more have passed, modulo 2^16.
+        Those whose ``ticks`` or more have passed, modulo 2^16. It stays for a cycle after it was
+        taken.
     """
 
     def __init__(self, n_cq: int) -> None:
         if n_cq < 2 or n_cq & (n_cq - 1):
             raise ValueError(f"n_cq is {n_cq}; it takes a power of two from 2")
         self._n_cq = n_cq
-        super().__init__(
-            {
-                "enable": In(1),
-                "cq": In((n_cq - 1).bit_length()),
-                "timer": In(Timer),
-                "tick": In(16),
-                "due": Out(stream.Signature(DueTimer)),
-            }
-        )
+        super().__init__(_ports((n_cq - 1).bit_length()))
 
     def elaborate(self, platform):
         m = Module()
@@ -141,12 +174,18 @@ class ModerationTimers(wiring.Component):
             m.d.comb += [
                 bank.cq.eq(self.cq),
                 bank.timer.eq(self.timer),
-                bank.tick.eq(self.tick),
                 bank.enable.eq(self.enable & (self.cq[width:] == index)),
+                bank.row_cq.eq(self.row_cq),
+                bank.row.eq(self.row),
+                bank.other.eq(self.row_cq[width:] != index),
+                bank.set.eq(self.set & ~bank.other),
+                bank.fetch.eq(self.fetch),
+                bank.tick.eq(self.tick),
                 bank.due.ready.eq(free & turn.valid & (turn.index == index)),
             ]
         found = Array(bank.due.payload for bank in banks)[turn.index]
         m.d.comb += [
+            self.moderation.eq(reduce(or_, (bank.moderation.as_value() for bank in banks))),
             turn.requests.eq(Cat(bank.due.valid for bank in banks)),
             turn.advance.eq(free & turn.valid),
         ]

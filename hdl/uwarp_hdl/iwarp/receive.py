@@ -42,7 +42,7 @@ from .dispatch import Dispatch
 from .faults import FailedQueuePairs
 from .message_close import MessageClose
 from .place import Placer
-from .receive_layouts import PlaceCommand
+from .receive_layouts import PlaceCommand, failed_layout
 from .receive_queue import ReceiveQueue
 from .snapshot import MapSnapshot
 from .validity_map import ValidityMap
@@ -97,7 +97,7 @@ class DatagramReceiver(wiring.Component):
         ``completions`` offered, or taken and not in memory; a strobe for each that is, in order.
     qp_written, qp_written_qpn : In
         Strobe: the row of this QP is written.
-    failed : Out(n_qp)
+    failed : Out(failed_layout)
         QPs that have failed (section 8).
     cq_full, cq_full_cq : Out
         Strobe: a datagram was dropped for want of a slot in this CQ.
@@ -141,7 +141,7 @@ class DatagramReceiver(wiring.Component):
                 "written": In(1),
                 "qp_written": In(1),
                 "qp_written_qpn": In(exact_log2(parameters.n_qp)),
-                "failed": Out(parameters.n_qp),
+                "failed": Out(failed_layout(parameters)),
                 "cq_full": Out(1),
                 "cq_full_cq": Out(16),
                 "event_requests": Out(stream.Signature(EventRequest)).array(2),
@@ -210,7 +210,7 @@ class DatagramReceiver(wiring.Component):
         ready = Signal()
         m.d.sync += ready.eq(~self.busy)
         m.d.comb += [
-            self.busy.eq(receive_queue.busy | dispatch.busy | validity_map.busy),
+            self.busy.eq(receive_queue.busy | dispatch.busy | validity_map.busy | faults.busy),
             check.datagrams.payload.eq(self.datagrams.payload),
             check.datagrams.valid.eq(self.datagrams.valid & ready),
             self.datagrams.ready.eq(check.datagrams.ready & ready),

@@ -24,6 +24,7 @@ __all__ = [
     "PendingCompletion",
     "PlaceCommand",
     "covered_layout",
+    "failed_layout",
     "fault_layout",
     "granule_width",
     "map_run_layout",
@@ -244,6 +245,12 @@ def span_layout(parameters: Parameters) -> data.StructLayout:
 def fault_layout(parameters: Parameters) -> data.StructLayout:
     """With ``valid``, for one cycle: a burst on behalf of QP ``qpn`` was answered with an error."""
     return data.StructLayout({"valid": 1, "qpn": exact_log2(parameters.n_qp)})
+
+
+def failed_layout(parameters: Parameters) -> data.StructLayout:
+    """With ``write``: whether the four QPs of row ``row`` have failed, from the next cycle on. Each
+    unit that asks keeps a copy of its own, :func:`uwarp_hdl.iwarp.faults.has_failed`."""
+    return data.StructLayout({"write": 1, "row": exact_log2(parameters.n_qp) - 2, "bits": 4})
 
 
 def map_run_layout(parameters: Parameters) -> data.StructLayout:

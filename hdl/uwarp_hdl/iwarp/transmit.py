@@ -47,10 +47,12 @@ from ..layouts import (
 from ..stream.ports import keep_apart
 from ..stream.queue import Queue, connect_streams
 from .destination import destination_address
+from .faults import has_failed
 from .fetch import WqeFetch
 from .frame_builder import FrameBuilder
 from .frame_sender import FrameSender
 from .payload_reader import PayloadReader
+from .receive_layouts import failed_layout
 from .responder import Responder
 from .scheduler import SendScheduler, qp_width, retirement_layout, slot_count
 from .segment import Segmenter, segment_layout
@@ -104,7 +106,7 @@ class TransmitPath(wiring.Component):
     read_room : Out(1)
     close, close_done : In(CloseRequest), Out(1)
         Responses to be dropped; a strobe when nothing more is read for them.
-    failed : In(n_qp)
+    failed : In(failed_layout)
         QPs that have failed: no further message of theirs begins.
     event_requests : Out(stream of EventRequest).array(2)
         For each burst of the two reads that failed.
@@ -141,7 +143,7 @@ class TransmitPath(wiring.Component):
                 "terminates": Out(stream.Signature(ReceivedTerminate)),
                 "close": In(CloseRequest),
                 "close_done": Out(1),
-                "failed": In(parameters.n_qp),
+                "failed": In(failed_layout(parameters)),
                 "event_requests": Out(stream.Signature(EventRequest)).array(2),
                 "events": Out(len(Counter)),
                 "busy": Out(1),
@@ -214,7 +216,7 @@ class TransmitPath(wiring.Component):
         row_index = Signal.like(self.qp.index)
         failed = Signal()
         m.d.sync += row_index.eq(self.qp.index)
-        m.d.comb += failed.eq(self.failed.bit_select(row_index, 1))
+        m.d.comb += failed.eq(has_failed(m, "failed_rows", self.failed, row_index))
 
         leaves = self.tx.valid & self.tx.ready & self.tx.p.last
         m.d.comb += [
