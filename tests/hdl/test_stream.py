@@ -47,12 +47,14 @@ class HoldCheck:
     [(depth, {}) for depth in (2, 3, 4, 5, 16, 33, 64, 65, 80)]
     + [(depth, {"direct": False}) for depth in (2, 3, 4, 16, 33)]
     + [(depth, {"block": True}) for depth in (3, 4, 16, 33)]
-    + [(depth, {"registered": False}) for depth in (2, 3, 16, 32)],
+    + [(depth, {"registered": False}) for depth in (2, 3, 16, 32)]
+    + [(depth, {"registered": False, "guarded": False}) for depth in (2, 16)],
 )
 @pytest.mark.parametrize("seed", [SEED, SEED + 1])
 def test_queue(depth, options, seed):
     dut = Queue(16, depth, **options)
     direct = options.get("direct", True)
+    guarded = options.get("guarded", True)
     in_block_ram = 16 * depth > 1024 or not direct or options.get("block", False)
 
     async def bench(ctx):
@@ -61,14 +63,15 @@ def test_queue(depth, options, seed):
         for cycle in range(CYCLES):
             # Phases: fill, drain, both.
             push, pull = ((0.9, 0.3), (0.3, 0.9), (0.8, 0.8))[cycle // 150 % 3]
-            if offered is None and rng.random() < push:
+            if offered is None and rng.random() < push and (guarded or len(held) < depth):
                 offered = rng.getrandbits(16)
             ready = rng.random() < pull
             ctx.set(dut.i.valid, offered is not None)
             ctx.set(dut.i.payload, offered or 0)
             ctx.set(dut.o.ready, ready)
-            assert ctx.get(dut.level) == len(held), f"{cycle=} {seed=}"
-            assert ctx.get(dut.i.ready) == (len(held) < depth), f"{cycle=} {seed=}"
+            assert ctx.get(dut.level) == (len(held) if guarded else 0), f"{cycle=} {seed=}"
+            room = len(held) < depth or not guarded
+            assert ctx.get(dut.i.ready) == room, f"{cycle=} {seed=}"
             pause = pause + 1 if held and not ctx.get(dut.o.valid) else 0
             assert pause <= (2 if in_block_ram else 0), f"{cycle=} {seed=}"
             taken = output.look(ctx, ready)
