@@ -214,7 +214,10 @@ class BufferProof(wiring.Component):
             unit.i, unit.o, self._most, self.mark, *decision
         )
         total = scoreboard.committed + scoreboard.undecided
-        m.d.comb += Assert(unit.i.ready | (total >= self._room), REFUSED)
+        # Room that a decision leaves may count a cycle later.
+        decided = Signal()
+        m.d.sync += decided.eq(self._decides & self.discard)
+        m.d.comb += Assert(unit.i.ready | (total >= self._room) | decided, REFUSED)
         idle = Signal(range(self._delay + 2))
         with m.If((scoreboard.committed != 0) & ~unit.o.valid):
             m.d.sync += idle.eq(idle + 1)
