@@ -1,8 +1,8 @@
 """Every length, every header, wide send rings, Reads, groups, loops and Terminates: scenarios on
 the gateware and the model.
 
-P1 to P9, P14, P19, P31, P33, P27, P29, P38, P39, P43 are among them; ``tests/test_bench_nic.py`` plays most of them with stalls
-on every port.
+P1 to P9, P14, P19, P27, P29, P31, P33, P38, P39, P43 are among them;
+``tests/test_bench_nic.py`` plays most of them with stalls on every port.
 """
 
 from __future__ import annotations

@@ -8,10 +8,10 @@ import random
 from collections import defaultdict, deque
 
 import google_crc32c
-from amaranth.sim import Simulator
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 from scapy.packet import Raw
+from shared import shared
 
 from uwarp.contract import (
     CQE,
@@ -181,7 +181,8 @@ class Bench:
     def __init__(self, seed, *, stall=0.0, latency=(3, 30), wire=False, **sizes):
         sizes = {"n_qp": 8, "n_region": 8, "max_mtu": 1500} | sizes
         self.parameters = Parameters(**sizes)
-        self.dut = TransmitPath(self.parameters)
+        self.shared = shared(TransmitPath, self.parameters)
+        self.dut = self.shared.unit
         self.seed, self.rng = seed, random.Random(seed)
         self.stall, self.latency_range, self.wire = stall, latency, wire
         self.memory = bytearray(self.rng.randbytes(DATA + DATA_SIZE + 64))
@@ -455,10 +456,7 @@ class Bench:
         self.sampled = self.signals()
         self.begins = self.offered = None
         self.completed_after = []
-        simulator = Simulator(dut)
-        simulator.add_clock(6.4e-9)
-        simulator.add_testbench(testbench)
-        simulator.run()
+        self.shared.run(testbench)
 
     # What came.
 
