@@ -8,7 +8,7 @@ export UWARP_CACHE ?= $(CURDIR)/.cache
 WORKERS ?= 2
 DEMO ?=
 
-.PHONY: help check-tools setup gateware demo test soak lint docs resources clean
+.PHONY: help check-tools setup gateware benches demo test soak lint docs resources clean
 
 help:
 	@echo "make demo    send a picture between two NICs over a lossy wire (DEMO='--loss 0' passes options)"
@@ -43,14 +43,17 @@ setup: check-tools $(STAMP)
 gateware: setup
 	@$(BIN)/python -m uwarp.device.build
 
+benches: gateware
+	@$(BIN)/python -m sim_tb.build
+
 demo: setup
 	@$(BIN)/uwarp demo $(DEMO)
 
-test: gateware
-	@$(BIN)/python -m pytest -n $(WORKERS) -m "not soak" $(TESTS)
+test: benches
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not soak" $(TESTS)
 
-soak: gateware
-	@$(BIN)/python -m pytest -n $(WORKERS) -m "soak or not soak" $(TESTS)
+soak: benches
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "soak or not soak" $(TESTS)
 
 lint: setup
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

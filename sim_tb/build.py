@@ -1,13 +1,15 @@
 """Compile the NIC for cocotb with Verilator, once for each Verilog, and run a bench on it.
 
 The compiled simulation is kept under a digest of all that goes into it, in ``UWARP_CACHE`` or
-``~/.cache/uwarp``. Processes that want the same one wait for the first to make it.
+``~/.cache/uwarp``. Processes that want the same one wait for the first to make it; ``python -m
+sim_tb.build`` makes all that the tests want before any of them waits.
 """
 
 import fcntl
 import hashlib
 import os
 import shutil
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
@@ -59,7 +61,8 @@ def _verilator_environment():
     os.environ["PATH"] = f"{root / 'bin'}{os.pathsep}{kept['PATH']}"
     os.environ["VERILATOR_ROOT"] = str(root)
     # The package's makefile has lost the flag by which g++ takes a precompiled header.
-    os.environ["MAKEFLAGS"] = f"CFG_CXXFLAGS_PCH_I=-include {_MAKE_ARGS}"
+    jobs = f"-j{len(os.sched_getaffinity(0))}"
+    os.environ["MAKEFLAGS"] = f"{jobs} CFG_CXXFLAGS_PCH_I=-include {_MAKE_ARGS}"
     try:
         yield
     finally:
@@ -162,3 +165,24 @@ def run_bench(
     if failed or not tests:
         tail = log.read_text().splitlines()[-120:] if log.exists() else ["no log"]
         raise AssertionError("\n".join([f"{failed} of {tests} tests failed", *tail]))
+
+
+def main() -> int:
+    """Fill the cache with the NIC for cocotb, and with the one that writes waveforms."""
+    from uwarp.device import DeviceError
+    from uwarp.device.build import rtl_library
+
+    from .stage import BENCH
+
+    print("compiling the NIC for the benches (once)", file=sys.stderr, flush=True)
+    compiled(BENCH)
+    try:
+        rtl_library(Parameters(), trace=True)
+    except DeviceError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

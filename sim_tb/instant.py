@@ -152,6 +152,9 @@ class RtlSide:
     async def read32(self, address: int) -> int:
         return self.nic.device.read32(address)
 
+    async def read_words(self, address: int, count: int) -> list[int]:
+        return [self.nic.device.read32(address + 4 * word) for word in range(count)]
+
     async def write32(self, address: int, value: int) -> None:
         self.nic.device.write32(address, value)
 

@@ -12,7 +12,7 @@ from uwarp.contract import Parameters
 from uwarp.model import Rnic
 
 from .memory import AxiMemory, HostMemory
-from .stream import FrameSink, FrameSource, random_pauses
+from .stream import FrameSink, FrameSource, hold_up
 
 __all__ = ["GatewareSide", "ModelSide", "Side"]
 
@@ -24,6 +24,9 @@ class Side(Protocol):
     sent: list[bytes]
 
     async def read32(self, address: int) -> int: ...
+    async def read_words(self, address: int, count: int) -> list[int]:
+        """Registers side by side, as fast as the bus takes it."""
+
     async def write32(self, address: int, value: int) -> None: ...
     def receive(self, frame: bytes, error_beat: int | None = None) -> None: ...
     async def delivered(self) -> None:
@@ -46,6 +49,9 @@ class ModelSide:
 
     async def read32(self, address: int) -> int:
         return self._nic.read32(address)
+
+    async def read_words(self, address: int, count: int) -> list[int]:
+        return [self._nic.read32(address + 4 * word) for word in range(count)]
 
     async def write32(self, address: int, value: int) -> None:
         self._nic.write32(address, value)
@@ -104,7 +110,7 @@ class GatewareSide:
     def _stall(self, rng: random.Random) -> None:
         write, read = self.dma.write_if, self.dma.read_if
         bus_write, bus_read = self.bus.write_if, self.bus.read_if
-        for channel in (
+        channels = (
             self.source,
             self.sink,
             write.aw_channel,
@@ -117,9 +123,8 @@ class GatewareSide:
             bus_write.b_channel,
             bus_read.ar_channel,
             bus_read.r_channel,
-        ):
-            share = rng.choice((0.1, 0.3, 0.5))
-            channel.set_pause_generator(random_pauses(random.Random(rng.random()), share))
+        )
+        cocotb.start_soon(hold_up(self._dut.clk, channels, rng))
 
     @property
     def sent(self) -> list[bytes]:
@@ -127,6 +132,9 @@ class GatewareSide:
 
     async def read32(self, address: int) -> int:
         return await self.bus.read_dword(address)
+
+    async def read_words(self, address: int, count: int) -> list[int]:
+        return await self.bus.read_dwords(address, count)
 
     async def write32(self, address: int, value: int) -> None:
         await self.bus.write_dword(address, value)

@@ -1,32 +1,62 @@
-"""Source and sink of frames for the NIC's packet streams, and generators of pauses."""
+"""Source and sink of frames for the NIC's packet streams, and what holds channels up at random."""
 
 import random
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from heapq import heapify, heapreplace
+from typing import Protocol
 
 import cocotb
 from cocotb.triggers import Event, RisingEdge
 
 from uwarp.wire import wire_octets
 
-__all__ = ["FrameSink", "FrameSource", "random_pauses"]
+__all__ = ["FrameSink", "FrameSource", "Pausable", "hold_up"]
 
 
-def random_pauses(rng: random.Random, share: float = 0.4) -> Iterator[bool]:
-    """Pauses in runs, short and long ones; about ``share`` of all cycles."""
+class Pausable(Protocol):
+    """A channel that transfers nothing while it is paused."""
+
+    pause: bool
+
+
+def _spells(rng: random.Random, share: float) -> Iterator[int]:
+    """Cycles without and with a pause, by turns: short and long ones, ``share`` of them pauses."""
     while True:
         longest = rng.choice((1, 1, 4, 4, 16, 60))
         pause = rng.randint(1, longest)
-        work = max(1, round(pause * (1 - share) / share * rng.uniform(0.5, 1.5)))
-        yield from [False] * work
-        yield from [True] * pause
+        yield max(1, round(pause * (1 - share) / share * rng.uniform(0.5, 1.5)))
+        yield pause
+
+
+async def hold_up(clock, channels: Iterable[Pausable], rng: random.Random) -> None:
+    """Pause each of the channels at random, for ever.
+
+    One task for all of them: a task for each, woken in every cycle, takes most of a bench's time.
+    """
+    turns = []
+    for number, channel in enumerate(channels):
+        spells = _spells(random.Random(rng.random()), rng.choice((0.1, 0.3, 0.5)))
+        turns.append((next(spells), number, channel, spells))
+    heapify(turns)
+    edge = RisingEdge(clock)
+    now = 0
+    while True:
+        while turns[0][0] <= now:
+            when, number, channel, spells = turns[0]
+            channel.pause = not channel.pause
+            heapreplace(turns, (when + next(spells), number, channel, spells))
+        await edge
+        now += 1
 
 
 class FrameSource:
     """Sends frames into a packet stream with the spacing of 10GbE (preamble, FCS, gap).
 
-    Pauses hold ``valid`` low between beats, also within a frame.
+    A pause holds ``valid`` low between beats, also within a frame.
     """
+
+    pause = False
 
     def __init__(self, dut, prefix: str, clock) -> None:
         self._payload = getattr(dut, f"{prefix}__payload")
@@ -37,7 +67,6 @@ class FrameSource:
         self._wake = Event()
         self._idle = Event()
         self._idle.set()
-        self._pauses: Iterator[bool] | None = None
         self._valid.value = 0
         self._payload.value = 0
         self._task = cocotb.start_soon(self._run())
@@ -60,9 +89,6 @@ class FrameSource:
         """Until all frames are sent."""
         await self._idle.wait()
 
-    def set_pause_generator(self, pauses: Iterator[bool] | None) -> None:
-        self._pauses = pauses
-
     async def _run(self) -> None:
         owed = 0.0
         while True:
@@ -74,15 +100,14 @@ class FrameSource:
                 owed = 0.0
             beats, cycles = self._frames.popleft()
             for beat in beats:
-                while self._pauses is not None and next(self._pauses):
+                while self.pause:
+                    self._valid.value = 0
                     await self._edge
                 self._payload.value = beat
                 self._valid.value = 1
                 await self._edge
                 while not self._ready.value:
                     await self._edge
-                if self._pauses is not None:
-                    self._valid.value = 0
             self._valid.value = 0
             owed += max(0.0, cycles - len(beats))
             for _ in range(int(owed)):
@@ -94,6 +119,7 @@ class FrameSink:
     """Collects frames from a packet stream, and checks the stream's rules.
 
     A beat that was offered stays until taken; ``count`` is 8 but in the last; nothing is flagged.
+    A pause holds ``ready`` low.
     """
 
     def __init__(self, dut, prefix: str, clock) -> None:
@@ -102,7 +128,7 @@ class FrameSink:
         self._ready = getattr(dut, f"{prefix}__ready")
         self._edge = RisingEdge(clock)
         self._offer = RisingEdge(self._valid)
-        self._pauses: Iterator[bool] | None = None
+        self._pause = False
         self.frames: list[bytes] = []
         self._arrival = Event()
         self._ready.value = 1
@@ -115,9 +141,14 @@ class FrameSink:
             await self._arrival.wait()
         return self.frames.pop(0)
 
-    def set_pause_generator(self, pauses: Iterator[bool] | None) -> None:
-        self._pauses = pauses
-        self._ready.value = 1
+    @property
+    def pause(self) -> bool:
+        return self._pause
+
+    @pause.setter
+    def pause(self, paused: bool) -> None:
+        self._pause = paused
+        self._ready.value = int(not paused)
 
     async def _run(self) -> None:
         octets = bytearray()
@@ -127,9 +158,7 @@ class FrameSink:
             valid = int(self._valid.value)
             if not valid:
                 assert held is None, "valid fell before the beat was taken"
-                if self._pauses is None:
-                    await self._offer
-                    continue
+                await self._offer
             elif self._ready.value:
                 beat = int(self._payload.value)
                 assert held in (None, beat), f"a beat changed while it waited: {held:#x} {beat:#x}"
@@ -146,5 +175,3 @@ class FrameSink:
                 beat = int(self._payload.value)
                 assert held in (None, beat), f"a beat changed while it waited: {held:#x} {beat:#x}"
                 held = beat
-            if self._pauses is not None:
-                self._ready.value = int(not next(self._pauses))

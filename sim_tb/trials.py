@@ -530,6 +530,7 @@ class _Player:
             trial.synchronise()
         self._epoch = trial.nic.time
         await self.look()
+        assert not trial.timed or trial.nic.time < self._epoch + EPOCH, "an epoch is but a look"
 
     async def look(self) -> None:
         """Compare everything and consume completions."""

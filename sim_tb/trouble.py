@@ -67,6 +67,7 @@ async def snapshot(stage: Stage) -> None:
             for counter in Counter
         }
 
+    stage.snapshots = False
     assert not any((await read()).values())
     frames = [stage.frame(stage.write(stage.plain, 0, 40)) for _ in range(60)]
     await stage.deliver(frames[:30])

@@ -1,4 +1,4 @@
-"""Fixtures of the benches, and the soak runs left out unless they are asked for."""
+"""Fixtures of the benches, the order of tests, and the soak runs left out unless asked for."""
 
 from pathlib import Path
 
@@ -14,7 +14,12 @@ def compiled_nic() -> Path:
     return compiled(BENCH)
 
 
+# The longest come first, so that no worker is left alone with one at the end.
+_FIRST = ("test_coverage.py", "test_bench_nic.py", "test_scenarios.py", "test_trials.py")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in _FIRST)
     if config.option.markexpr:
         return
     soak = [item for item in items if item.get_closest_marker("soak")]

@@ -1,7 +1,8 @@
-"""Wide send rings, Reads, groups, loops and Terminates: scenarios on the gateware and the model.
+"""Every length, every header, wide send rings, Reads, groups, loops and Terminates: scenarios on
+the gateware and the model.
 
-P27, P29, P38, P39, P43 are among them; ``tests/test_bench_nic.py`` plays most of them with stalls
-on every port.
+P1 to P9, P14, P19, P27, P29, P31, P33, P38, P39, P43 are among them;
+``tests/test_bench_nic.py`` plays most of them with stalls on every port.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from sim_tb import gathering, grouping, reading, terminating
+from sim_tb import gathering, grouping, headers, reading, receiving, terminating
 from sim_tb.stage import Stage
 from sim_tb.trials import TIMED, play_scenario
 from tests.seeds import seeds
 from uwarp.device import build
+from uwarp.wire import Opcode
 
 
 def play(scenario: Callable[[Stage], Awaitable[object]], seed: int) -> None:
@@ -24,6 +26,17 @@ def play(scenario: Callable[[Stage], Awaitable[object]], seed: int) -> None:
         play_scenario(scenario, seed, read_latency=latency, write_latency=latency)
     except build.MissingToolError as error:
         pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("seed", seeds(1, 5))
+@pytest.mark.parametrize("opcode", [Opcode.WRITE, Opcode.WRITE_RECORD, Opcode.SEND])
+def test_p1_p2_p14_p33_every_length(opcode: Opcode, seed: int) -> None:
+    play(lambda stage: receiving.every_length(stage, opcode, [*range(1501)]), seed)
+
+
+@pytest.mark.parametrize("seed", seeds(1, 5))
+def test_p3_p4_p5_p6_p8_p9_p19_p31_every_header(seed: int) -> None:
+    play(lambda stage: headers.every_header(stage, None), seed)
 
 
 @pytest.mark.parametrize("seed", seeds(2, 20))

@@ -8,11 +8,11 @@ from receive_bench import (
     bits_of,
     payload_words,
     put_stream,
-    run,
     take,
     value_of,
 )
 from receive_rule import CODE_BITS
+from shared import shared
 
 from uwarp.contract import CQE, RECV_WQE, Counter, CqeFlag, EventType, QpState, Status
 from uwarp_hdl.iwarp.receive import DatagramReceiver
@@ -72,7 +72,8 @@ class ReceiverBench:
     def __init__(
         self, parameters, qps, regions, receives, full, rng, stall=0.0, delay=None, wqe_delay=None
     ):
-        self.dut = dut = DatagramReceiver(parameters)
+        self.shared = shared(DatagramReceiver, parameters)
+        self.dut = dut = self.shared.unit
         self.qps = qps
         self.n_read = parameters.n_read
         self.regions = [
@@ -289,8 +290,7 @@ class ReceiverBench:
 
     def run(self, testbench, max_cycles=100_000):
         self.words = []
-        run(
-            self.dut,
+        self.shared.run(
             testbench,
             background=[
                 self.tables,

@@ -246,7 +246,7 @@ def run_against_rule(bench, rule, items, max_cycles=100_000):
 
 
 @pytest.mark.parametrize("seed", seeds(1, 9))
-@pytest.mark.parametrize("stall", [0.0, 0.3])
+@pytest.mark.parametrize("stall", [pytest.param(0.0, marks=pytest.mark.soak), 0.3])
 def test_random_traffic(seed, stall):
     rng = make_rng(100 + seed)
     regions = make_regions()
@@ -392,11 +392,11 @@ def test_more_messages_than_trackers():
 def test_a_map_of_many_words():
     """Longer than the queue between map and memory, and than a burst; granules at random."""
     rng = make_rng(25)
-    parameters = Parameters(n_qp=4, n_region=8, n_tracker=4, n_closed=16, map_bits=65536)
-    region = one_region(length=64 * 65536)
+    parameters = Parameters(n_qp=4, n_region=8, n_tracker=4, n_closed=16, map_bits=16384)
+    region = one_region(length=64 * 16384)
     bench, rule = small_bench(rng, region, parameters)
-    mlen = 64 * 50000
-    items = [record(rng, 9, 64 * rng.randrange(49900), 64, mlen) for _ in range(40)]
+    mlen = 64 * 12000
+    items = [record(rng, 9, 64 * rng.randrange(11900), 64, mlen) for _ in range(40)]
     items.append(record(rng, 10, 0, 64, 128))  # closes it
     items.append(record(rng, 10, 64, 64, 128))
     run_against_rule(bench, rule, items)
@@ -620,7 +620,7 @@ def cut_send(rng, msn, mlen, cut=64, opcode=0x3, **fields):
     ]
 
 
-@pytest.mark.parametrize("stall", [0.0, 0.3])
+@pytest.mark.parametrize("stall", [pytest.param(0.0, marks=pytest.mark.soak), 0.3])
 def test_sends_of_several_peers_interleaved(stall):
     """Each finds its own receive, whatever is lost, doubled or out of order; a message too many
     finds no tracker and leaves its receive to others (P20 to P23, P30)."""

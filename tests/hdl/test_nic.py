@@ -35,9 +35,10 @@ from uwarp.contract import (
     outcome_sum,
     port_rows,
 )
+from uwarp.device import build
 from uwarp.wire import Opcode, Segment, UdpFrame, append_crc
 from uwarp_hdl.nic import Nic
-from uwarp_hdl.verilog import TOP, verilog
+from uwarp_hdl.verilog import TOP
 
 sys.path.insert(0, str(Path(__file__).parent))
 from axi_model import AxiLite, AxiMemory, until, watchdog
@@ -415,7 +416,7 @@ def test_once_around():
 
 def test_verilog_ports():
     """The top module's ports have the names and widths that harness and boards rely on."""
-    text = verilog(PARAMETERS)
+    text = build._verilog(Parameters()).read_text()
     top = text[text.index(f"module {TOP}(") :]
     top = top[: top.index("endmodule")]
     ports = {

@@ -11,11 +11,11 @@ import google_crc32c
 import pytest
 from amaranth.hdl import Module
 from amaranth.lib import memory, wiring
-from amaranth.sim import Simulator
 from scapy.layers.inet import IP, UDP, IPOption_NOP
 from scapy.layers.inet6 import IPv6, IPv6ExtHdrDestOpt, IPv6ExtHdrFragment
 from scapy.layers.l2 import ARP, Dot1AD, Dot1Q, Ether
 from scapy.packet import Raw
+from shared import shared
 
 from tests.seeds import seeds
 from uwarp.contract import PORT_ENTRY, Counter, Parameters, port_rows
@@ -378,12 +378,9 @@ class Run:
         self.config, self.later, self.cuts = config, later, cuts
         self.outcomes, self.datagrams, self.payloads = [], [], []
         self.frame_ends, self.datagram_times = [], []
-        harness = Harness(**sizes)
-        self.dut = harness.receiver
-        simulator = Simulator(harness)
-        simulator.add_clock(1e-6)
-        simulator.add_testbench(self._bench)
-        simulator.run()
+        harness = shared(Harness, **sizes)
+        self.dut = harness.unit.receiver
+        harness.run(self._bench)
 
     def _beats(self):
         for octets, errors in self.frames:

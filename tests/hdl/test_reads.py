@@ -239,7 +239,7 @@ class Traffic:
 
 
 @pytest.mark.parametrize("seed", seeds(1, 9))
-@pytest.mark.parametrize("stall", [0.0, 0.3])
+@pytest.mark.parametrize("stall", [pytest.param(0.0, marks=pytest.mark.soak), 0.3])
 def test_random_reads(seed, stall):
     rng = make_rng(500 + seed)
     sge = {"addr": 0x10000, "length": 600, "lkey": 0x11}

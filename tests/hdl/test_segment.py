@@ -185,7 +185,7 @@ def jobs_of(spans, first, octets, place):
     return jobs
 
 
-@pytest.mark.parametrize("stall", [0.0, 0.4])
+@pytest.mark.parametrize("stall", [pytest.param(0.0, marks=pytest.mark.soak), 0.4])
 def test_cuts(stall):
     """Random messages of all QPs: every segment, every read, in the order of each QP."""
     bench = SegmenterBench(100 + int(10 * stall), stall)

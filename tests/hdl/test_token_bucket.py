@@ -150,7 +150,7 @@ def test_wakes():
     bench.run(script)
 
 
-@pytest.mark.parametrize("n_qp", [4, 64, 1024])
+@pytest.mark.parametrize("n_qp", [4, 64, pytest.param(1024, marks=pytest.mark.soak)])
 def test_no_charge_and_no_refill_is_lost(n_qp):
     """Charges as fast as they may come, many on their way together with a refill of the same QP."""
     bench = Buckets(10 + n_qp, n_qp)

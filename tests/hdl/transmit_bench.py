@@ -8,10 +8,11 @@ import random
 from collections import defaultdict, deque
 
 import google_crc32c
-from amaranth.sim import Simulator
+from amaranth.hdl import Cat
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 from scapy.packet import Raw
+from shared import shared
 
 from uwarp.contract import (
     CQE,
@@ -181,12 +182,14 @@ class Bench:
     def __init__(self, seed, *, stall=0.0, latency=(3, 30), wire=False, **sizes):
         sizes = {"n_qp": 8, "n_region": 8, "max_mtu": 1500} | sizes
         self.parameters = Parameters(**sizes)
-        self.dut = TransmitPath(self.parameters)
+        self.shared = shared(TransmitPath, self.parameters)
+        self.dut = self.shared.unit
         self.seed, self.rng = seed, random.Random(seed)
         self.stall, self.latency_range, self.wire = stall, latency, wire
         self.memory = bytearray(self.rng.randbytes(DATA + DATA_SIZE + 64))
         self.broken = set()
         self.values = {}
+        self.changes = None
         self.qp = [0] * self.parameters.n_qp
         self.qp_fields = [{} for _ in range(self.parameters.n_qp)]
         self.region = [0] * self.parameters.n_region
@@ -216,7 +219,22 @@ class Bench:
         """Drive an input, if it is to change: that costs the simulator time."""
         if self.values.get(id(signal)) != value:
             self.values[id(signal)] = value
-            self.ctx.set(signal, value)
+            if self.changes is None:
+                self.ctx.set(signal, value)
+            else:
+                self.changes.append((signal, int(value) & (1 << len(signal)) - 1))
+
+    def apply_changes(self):
+        """All that ``set`` gave since ``changes`` is a list, at once: each time the simulator
+        settles anew."""
+        signals, bits, place = [], 0, 0
+        for signal, value in self.changes:
+            signals.append(signal)
+            bits |= value << place
+            place += len(signal)
+        self.changes = None
+        if signals:
+            self.ctx.set(Cat(signals), bits)
 
     def set_qp(self, qpn, **fields):
         fields = {
@@ -337,6 +355,7 @@ class Bench:
         dut, ctx = self.dut, self.ctx
         _, _, *values = await ctx.tick().sample(*self.sampled)
         self.now += 1
+        self.changes = []
         self.wqe_reads.clock(*values[:5])
         self.payload_reads.clock(*values[5:10])
         (doorbell_valid, doorbell_ready, qp_index, region_index, *values) = values[10:]
@@ -420,6 +439,7 @@ class Bench:
             self.set(dut.tx.ready, self.now >= self.wire_free - 1 or self.begins is not None)
         else:
             self.set(dut.tx.ready, not self.stalls())
+        self.apply_changes()
 
     async def until(self, condition, limit=20_000):
         end = self.now + limit
@@ -455,10 +475,7 @@ class Bench:
         self.sampled = self.signals()
         self.begins = self.offered = None
         self.completed_after = []
-        simulator = Simulator(dut)
-        simulator.add_clock(6.4e-9)
-        simulator.add_testbench(testbench)
-        simulator.run()
+        self.shared.run(testbench)
 
     # What came.
 

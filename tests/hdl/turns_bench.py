@@ -28,6 +28,7 @@ class TurnsBench(Bench):
         self.told = []
         self.tells = True
         self._answers = deque()
+        self.offered_request = None
 
     async def cycle(self):
         ctx, dut = self.ctx, self.dut
@@ -35,19 +36,20 @@ class TurnsBench(Bench):
         room = bool(self.requests) and (
             bool(self.requests[0].get("terminate")) or bool(ctx.get(dut.read_room))
         )
-        ctx.set(dut.requests.valid, room)
+        self.set(dut.requests.valid, room)
         tells = self.tells and not self.stalls()
-        ctx.set(dut.terminates.ready, tells)
+        self.set(dut.terminates.ready, tells)
         if tells and ctx.get(dut.terminates.valid):
             self.told.append(ctx.get(dut.terminates.payload))
-        if self.requests:
-            ctx.set(dut.requests.payload, self.requests[0])
-        ctx.set(dut.read_openings.ready, 1)
+        if self.requests and self.requests[0] is not self.offered_request:
+            self.offered_request = self.requests[0]
+            ctx.set(dut.requests.payload, self.offered_request)
+        self.set(dut.read_openings.ready, 1)
         request_taken = ctx.get(dut.requests.valid) and ctx.get(dut.requests.ready)
         opening = ctx.get(dut.read_openings.payload) if ctx.get(dut.read_openings.valid) else None
         answered = bool(self._answers) and self._answers[0] <= self.now
-        ctx.set(dut.opened, answered)
-        ctx.set(dut.opened_ok, bool(self.opens))
+        self.set(dut.opened, answered)
+        self.set(dut.opened_ok, bool(self.opens))
         await super().cycle()
         if answered:
             self._answers.popleft()
