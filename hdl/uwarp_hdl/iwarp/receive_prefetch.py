@@ -22,6 +22,7 @@ from ..interfaces import ReadClientSignature, TableReadSignature
 from ..layouts import QP_ROW, RECV_WQE_LAYOUT, EventRequest
 from ..ring import ring_entry
 from ..stream.roomy_fifo import RoomyFifo
+from .tables import RING_READ
 
 __all__ = [
     "ReceivePrefetch",
@@ -138,7 +139,7 @@ class ReceivePrefetch(wiring.Component):
                 "look": Out(1),
                 "look_qpn": Out(qpn),
                 "look_taken": In(1),
-                "qp": Out(TableReadSignature(QP_ROW, qpn)),
+                "qp": Out(TableReadSignature(QP_ROW, qpn, 4)),
                 "consumer": In(exact_log2(depth) + 1),
                 "posted": In(32),
                 "pause": In(1),
@@ -234,6 +235,7 @@ class ReceivePrefetch(wiring.Component):
             queue.data.eq(puts & ~self.sweep),
             queue.en.eq(self.sweep | puts | hints.take),
             self.qp.index.eq(qpn),
+            self.qp.word.eq(RING_READ),
             get.addr.eq(qpn),
             # Looked at in LOOK, written neither then nor in ROW.
             get.en.eq(~put.en),

@@ -26,6 +26,7 @@ from ..compare import at_least, equal
 from ..interfaces import CreditSignature, TableReadSignature
 from ..layouts import QP_ROW, CreditOperation, RingDoorbell
 from ..ring import ring_entry
+from .tables import QP_READS, half_words
 
 __all__ = [
     "EPOCH_WIDTH",
@@ -220,7 +221,7 @@ class SendScheduler(wiring.Component):
                 "retirements": In(stream.Signature(retirement_layout(parameters))),
                 "fetches": Out(stream.Signature(fetch_layout(parameters))),
                 "resets": Out(stream.Signature(width)),
-                "qp": Out(TableReadSignature(QP_ROW, width)),
+                "qp": Out(TableReadSignature(QP_ROW, width, 4)),
                 "qp_taken": In(1),
                 "credits": Out(CreditSignature()),
                 "qp_failed": In(1),
@@ -272,6 +273,9 @@ class SendScheduler(wiring.Component):
         reserve = Signal()
         retire = Signal()
         more_extra, less_extra = Signal(), Signal()
+        may_look = Signal()
+        qp_asks = Signal()  # the first part of a row is asked for
+        qp_known = Signal()  # all of it is there
         at_once = Signal()  # the doorbell's QP has its turn
         # What is queued a cycle later: a QP or a slot.
         queue = Signal(len(queues.i))
@@ -285,6 +289,7 @@ class SendScheduler(wiring.Component):
         state_arrives, next_arrives, producer_arrives, qp_loads = (Signal() for _ in range(4))
         known = Signal()  # ``next_index``
 
+        m.d.comb += may_look.eq(self.enable & ~self.qp_taken & ~self.qp.held)
         m.d.comb += [
             read.addr.eq(Cat(_Word.NEXT, qpn)),
             write.addr.eq(Cat(_Word.STATE, qpn)),
@@ -339,7 +344,7 @@ class SendScheduler(wiring.Component):
                 with m.Elif(self.retirements.valid):
                     m.d.comb += read.addr.eq(Cat(_Word.STATE, retirement.qpn))
                     m.next = "RETIRE"
-                with m.Elif(waiting.valid & self.enable & ~self.qp_taken):
+                with m.Elif(waiting.valid & may_look):
                     m.d.comb += [
                         read.addr.eq(Cat(_Word.STATE, waiting.p)),
                         waiting.ready.eq(1),
@@ -349,7 +354,7 @@ class SendScheduler(wiring.Component):
 
             with m.State("DOORBELL"):
                 m.d.comb += self.qp.index.eq(qpn)
-                m.d.sync += at_once.eq(~queues.waits & self.enable & ~self.qp_taken)
+                m.d.sync += at_once.eq(~queues.waits & may_look)
                 with m.If(doorbell.qpn >= n_qp):
                     m.d.comb += self.doorbells.ready.eq(1)
                     m.next = "IDLE"
@@ -478,8 +483,8 @@ class SendScheduler(wiring.Component):
                 m.next = "GRANT"
 
             with m.State("FETCH"):
-                m.d.comb += self.fetches.valid.eq(free.valid)
-                with m.If(free.valid & self.fetches.ready):
+                m.d.comb += self.fetches.valid.eq(free.valid & qp_known)
+                with m.If(free.valid & qp_known & self.fetches.ready):
                     m.d.comb += [
                         free.ready.eq(1),
                         written.work.eq(more),
@@ -497,7 +502,7 @@ class SendScheduler(wiring.Component):
             producer_arrives.eq(fsm.ongoing("DECIDE")),
             retire.eq(fsm.ongoing("RETIRE") | fsm.ongoing("GRANT_RETIRE")),
             known.eq(~fsm.ongoing("DECIDE") & (producer_arrives | known)),
-            qp_loads.eq(fsm.ongoing("IDLE") | fsm.ongoing("DOORBELL")),
+            qp_loads.eq(qp_asks),
         ]
         with m.If(state_arrives):
             m.d.sync += row.eq(given)
@@ -505,8 +510,31 @@ class SendScheduler(wiring.Component):
             m.d.sync += following.eq(read.data)
         with m.If(producer_arrives):
             m.d.sync += producer.eq(read.data)
+        # The reads behind the first one of a row are made as soon as the port is free.
+        loads, asks = Signal(2), Signal(2)
+        m.d.comb += [
+            qp_asks.eq(fsm.ongoing("IDLE") | fsm.ongoing("DOORBELL")),
+            self.qp.word.eq(Mux(qp_asks, 0, asks)),
+        ]
+        m.d.sync += loads.eq(Mux(self.qp_taken | qp_asks, 0, asks))
+        with m.If(~qp_asks):
+            m.d.comb += self.qp.index.eq(qpn)
+        with m.If(loads[1]):
+            m.d.sync += qp_known.eq(1)
+        with m.If(qp_asks):
+            m.d.sync += [asks.eq(1), qp_known.eq(0)]
+        with m.Elif(~self.qp_taken):
+            m.d.sync += asks.eq(asks << 1)
+        for strobe, numbers in zip((qp_loads, *loads), QP_READS[1], strict=False):
+            with m.If(strobe):
+                m.d.sync += [
+                    qp.as_value()
+                    .word_select(half, 16)
+                    .eq(self.qp.row.as_value().word_select(half, 16))
+                    for half in half_words(numbers)
+                ]
         with m.If(qp_loads):
-            m.d.sync += [qp.eq(self.qp.row), failed.eq(self.qp_failed)]
+            m.d.sync += failed.eq(self.qp_failed)
         with m.If(reserve):
             m.d.comb += [
                 request.p.operation.eq(CreditOperation.RESERVE),
