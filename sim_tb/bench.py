@@ -1,7 +1,8 @@
 """The cocotb tests of the whole NIC: each scenario, with and without stalls on every port (P12).
 
-``UWARP_SEED`` sets the seed (1 if unset). ``UWARP_SOAK`` makes the random ones longer, and plays
-every length and every header, of which ``tests/test_scenarios.py`` plays all in any case, without
+``UWARP_SEED`` sets the seed (1 if unset). ``UWARP_SOAK`` makes the random ones longer, plays
+every length and every header, and without stalls also what ``tests/test_scenarios.py``,
+``tests/test_corners.py`` and ``tests/test_coverage.py`` play so in any case, on the NIC without
 this simulator, which takes some fifty times as long.
 """
 
@@ -34,6 +35,8 @@ SEED = int(os.environ.get("UWARP_SEED", "1"))
 
 _test = cocotb.test(timeout_time=100, timeout_unit="ms")
 _stalls = cocotb.parametrize(stalled=[False, True])
+# What the NIC without this simulator plays in every run, without stalls.
+_more_stalls = cocotb.parametrize(stalled=[False, True] if SOAK else [True])
 
 
 async def _play(dut, stalled: bool, scenario: Callable[..., Awaitable[None]], *arguments) -> None:
@@ -57,30 +60,28 @@ async def _play(dut, stalled: bool, scenario: Callable[..., Awaitable[None]], *a
         raise
 
 
-def _lengths(stalled: bool, longest: int = 1500) -> list[int]:
-    """Payload lengths: a sample, fewer under stalls, which are slow to simulate."""
+def _lengths(longest: int = 1500) -> list[int]:
+    """Payload lengths: a sample, since stalls are slow to simulate."""
     lengths = range(longest + 1)
-    if SOAK:
-        return list(lengths)
-    return random.Random(SEED).sample(lengths, longest // (15 if stalled else 5))
+    return list(lengths) if SOAK else random.Random(SEED).sample(lengths, longest // 15)
 
 
 @_test
-@_stalls
+@_more_stalls
 async def write_lengths(dut, stalled):
-    await _play(dut, stalled, receiving.every_length, Opcode.WRITE, _lengths(stalled))
+    await _play(dut, stalled, receiving.every_length, Opcode.WRITE, _lengths())
 
 
 @_test
-@_stalls
+@_more_stalls
 async def record_lengths(dut, stalled):
-    await _play(dut, stalled, receiving.every_length, Opcode.WRITE_RECORD, _lengths(stalled))
+    await _play(dut, stalled, receiving.every_length, Opcode.WRITE_RECORD, _lengths())
 
 
 @_test
-@_stalls
+@_more_stalls
 async def send_lengths(dut, stalled):
-    await _play(dut, stalled, receiving.every_length, Opcode.SEND, _lengths(stalled))
+    await _play(dut, stalled, receiving.every_length, Opcode.SEND, _lengths())
 
 
 @_test
@@ -90,9 +91,9 @@ async def large_messages(dut, stalled):
 
 
 @_test
-@_stalls
+@_more_stalls
 async def small_messages(dut, stalled):
-    await _play(dut, stalled, receiving.small_messages, 300 if SOAK else 8 if stalled else 20)
+    await _play(dut, stalled, receiving.small_messages, 300 if SOAK else 8)
 
 
 @_test
@@ -102,9 +103,9 @@ async def received_sends(dut, stalled):
 
 
 @_test
-@_stalls
+@_more_stalls
 async def long_sends(dut, stalled):
-    await _play(dut, stalled, receiving.long_sends, 40 if SOAK else 2 if stalled else 4)
+    await _play(dut, stalled, receiving.long_sends, 40 if SOAK else 2)
 
 
 @_test
@@ -141,15 +142,15 @@ async def flagged_frames(dut, stalled):
 
 
 @_test
-@_stalls
+@_more_stalls
 async def every_reason(dut, stalled):
     await _play(dut, stalled, faults.every_reason)
 
 
 @_test
-@_stalls
+@_more_stalls
 async def every_header(dut, stalled):
-    await _play(dut, stalled, headers.every_header, None if SOAK else 300 if stalled else 600)
+    await _play(dut, stalled, headers.every_header, None if SOAK else 300)
 
 
 @_test
@@ -165,13 +166,13 @@ async def wrong_octets_in_headers(dut, stalled):
 
 
 @_test
-@_stalls
+@_more_stalls
 async def addresses(dut, stalled):
     await _play(dut, stalled, headers.addresses)
 
 
 @_test
-@_stalls
+@_more_stalls
 async def peers(dut, stalled):
     await _play(dut, stalled, headers.peers)
 

@@ -130,7 +130,9 @@ IPS = [
 
 
 def _udp(ip: Packet, target: Target, data: bytes, rng: random.Random, **fields: int) -> Packet:
-    return ip / UDP(**{"sport": target.peer_port, "dport": target.port} | fields) / Raw(data)
+    udp = UDP(**{"sport": target.peer_port, "dport": target.port} | fields)
+    udp.add_payload(Raw(data))
+    return ip / udp
 
 
 def _wrong_checksum(ip: Packet, target: Target, data: bytes, rng: random.Random) -> Packet:
@@ -304,8 +306,10 @@ def matrix(
         data = ddp.make(target, target.first_msn + number & 0xFFFF_FFFF, rng)
         packet = udp.make(ip.make(target, rng), target, data, rng)
         header = Ether(dst=target.mac, src=target.peer_mac)
-        vlan = tag.make(rng)
-        frame = bytes(header / packet if vlan is None else header / vlan / packet)
+        for part in (tag.make(rng), packet):
+            if part is not None:
+                header.add_payload(part)  # unlike header / part, this copies neither
+        frame = bytes(header)
         expected = next(kind.ends_in for kind in kinds if kind.ends_in is not None)
         yield Case(
             _name(kinds),

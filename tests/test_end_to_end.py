@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from tests.seeds import seeds
 from uwarp.cli.programs import receiver, sender
 from uwarp.contract import Counter, outcome_sum
 from uwarp.device import Fate, Impairments, WireRecord, open_link
@@ -101,7 +102,7 @@ def test_what_is_valid_was_sent_and_both_forms_complete_alike(seed: int) -> None
 
 
 @pytest.mark.parametrize("form", ["rtl+model", "model+rtl"])
-@pytest.mark.parametrize("seed", range(2), ids=lambda seed: f"seed{seed}-")
+@pytest.mark.parametrize("seed", seeds(1, 5), ids=lambda seed: f"seed{seed}-")
 def test_the_forms_understand_each_other(form: str, seed: int) -> None:
     data = np.random.default_rng(seed).integers(1, 256, OCTETS, dtype=np.uint8).tobytes()
     impairments = Impairments(loss=0.05, duplicate=0.02, reorder=0.05, seed=seed)

@@ -404,7 +404,13 @@ def test_a_map_of_many_words():
 
 
 @pytest.mark.parametrize(
-    ("kind", "least"), [("single", 10), ("single beside open", 10), ("open", 10), ("send", 12)]
+    ("kind", "least"),
+    [
+        pytest.param("single", 10, marks=pytest.mark.soak),
+        ("single beside open", 10),
+        ("open", 10),
+        ("send", 12),
+    ],
 )
 def test_rate_with_a_slow_host(kind, least):
     """Datagrams of 64 octets at 10 or 12 cycles each, while the host takes 1 us to answer a
