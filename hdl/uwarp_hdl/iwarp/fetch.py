@@ -10,7 +10,7 @@
                                               region table --+
 
 Up to 32 WQEs are on their way; the FIFO has room for all their words, so the read bus is never held
-up. A WQE takes 11 cycles: 8 for its words, 3 for the checks; one with its extension 19 to 21. SGEs
+up. A WQE takes 11 cycles: 8 for its words, 3 for the checks; one with its extension 19 to 22. SGEs
 are checked as their words come, one every three cycles.
 """
 
@@ -489,8 +489,8 @@ class WqeFetch(wiring.Component):
         """Look up, add and compare each SGE, and write it as a piece. Before all those of a WQE, as
         it is asked for, the octets that may be inline: an inline WQE has no SGE.
 
-        Word ``arriving`` of the entry, 0 also if there is none, is ``word``. ``looks`` is set if
-        ``count`` is that of one that cannot be taken yet. Returns the sum of the
+        Word ``arriving`` of the entry, 0 also if there is none, is ``word``. With ``looks`` none
+        can be taken; ``count`` is the number of the next. Returns the sum of the
         lengths, and whether all SGEs are allowed: known one and four cycles after the last one's
         second word. Both begin anew with ``done``.
         """
@@ -525,8 +525,8 @@ class WqeFetch(wiring.Component):
         m.d.comb += [
             row.index.eq(Mux(look | add, lkey, arriving_lkey)[8:]),
             row.word.eq(Cat(look, add)),
-            looks.eq(add & Cat(count == start + 1 for start in addr_words).any()),
         ]
+        m.d.sync += looks.eq(look & (count >= WQE_WORDS))
         for strobe, numbers in zip((look, add, compares), REGION_READS[0], strict=False):
             with m.If(strobe):
                 m.d.sync += [
