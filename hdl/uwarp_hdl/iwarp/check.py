@@ -235,13 +235,13 @@ class SegmentCheck(wiring.Component):
             with m.State("DIFFERENCES"):
                 m.d.comb += granules.begin.eq(1)
                 m.next = "SUMS"
-                with m.If(is_held & ~self.own):
-                    # A message of the same digest; unless another was opened there meanwhile.
-                    m.next = "RECEIVE"
             with m.State("SUMS"):
                 m.next = "GRANULES"
             with m.State("GRANULES"):
                 m.next = "VERDICT"
+                with m.If(is_held & ~self.own):
+                    # A message of the same digest; unless another was opened there meanwhile.
+                    m.next = "RECEIVE"
             with m.State("VERDICT"):
                 with m.If(is_held | is_response):
                     with m.If(self.still):

@@ -21,7 +21,7 @@ __all__ = ["Closing"]
 class Closing(wiring.Component):
     """Completion and snapshot command of a tracker (device behaviour, 4.4).
 
-    Of a complete message all octets are valid; those of another are summed in ``granule_log2`` + 5
+    Of a complete message all octets are valid; those of another are summed in ``granule_log2`` + 7
     cycles.
 
     Members
@@ -65,15 +65,18 @@ class Closing(wiring.Component):
         between = Signal(32)
         in_granule = Signal(16)
         shifts = Signal.like(row.granule_log2)
-        from_start = Signal(16)
-        to_end = Signal(16)
-        edges = Signal(18)
+        second = Signal()
+        edge = Signal()
+        octets = Signal(16)
+        edges = Signal(17)
         valid = Signal(32)
+        loads, shares = Signal(), Signal()
+        width = len(progress.missing)
         m.d.sync += [
-            from_start.eq(Mux(progress.head, ~row.start & in_granule, 0)),
-            to_end.eq(Mux(progress.tail, row.end & in_granule, 0)),
-            edges.eq(from_start + to_end + progress.head),
-            valid.eq(between + edges + progress.tail),
+            octets.eq(Mux(second, row.end, ~row.start) & in_granule),
+            edge.eq(Mux(second, progress.tail, progress.head)),
+            edges.eq(edges + octets + edge),
+            valid.eq(between + edges),
         ]
         with m.FSM():
             with m.State("IDLE"):
@@ -83,21 +86,29 @@ class Closing(wiring.Component):
                         m.d.sync += self.done.eq(1)
                         m.next = "DONE"
             with m.State("LOAD"):
+                m.d.comb += loads.eq(1)
                 m.d.sync += [
-                    between.eq((progress.between - progress.missing)[: len(progress.between)]),
-                    in_granule.eq(0),
+                    between[:width].eq(~(progress.others + progress.missing)),
                     shifts.eq(row.granule_log2),
                 ]
                 m.next = "SHIFT"
             with m.State("SHIFT"):
                 with m.If(shifts == 0):
-                    m.next = "EDGES"
+                    m.next = "HEAD"
                 with m.Else():
                     m.d.sync += [
                         between.eq(between << 1),
                         in_granule.eq(Cat(1, in_granule)),
                         shifts.eq(shifts - 1),
                     ]
+            with m.State("HEAD"):
+                m.d.comb += shares.eq(progress.head)
+                m.d.sync += second.eq(1)
+                m.next = "TAIL"
+            with m.State("TAIL"):
+                m.d.comb += shares.eq(progress.tail)
+                m.d.sync += second.eq(0)
+                m.next = "EDGES"
             with m.State("EDGES"):
                 m.next = "SUM"
             with m.State("SUM"):
@@ -107,6 +118,15 @@ class Closing(wiring.Component):
                 with m.If(self.take):
                     m.d.sync += self.done.eq(0)
                     m.next = "IDLE"
+        # Outermost: resets, which take no logic.
+        with m.If(loads):
+            m.d.sync += [
+                between[width:].eq(0),
+                in_granule.eq(0),
+                edges.eq(0),
+            ]
+        with m.If(~shares):
+            m.d.sync += [octets.eq(0), edge.eq(0)]
 
         entry = self.entry
         is_read = row.name.kind == MessageKind.READ

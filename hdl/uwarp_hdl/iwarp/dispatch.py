@@ -12,7 +12,7 @@ are open. Open messages whose names share a digest are told apart before, one af
 The CQE of a datagram, like that of a message, is composed of a row: its own, kept in LOOKUP's next
 cycle beside those of the trackers. What is to be answered, a Read Request or by a Terminate, and
 what a peer's Terminate tells goes out in the cycle after ISSUE, from the same registers.
-To close a message takes 4 cycles, or 10 to 26 if it is not complete; after an opening nothing is
+To close a message takes 4 cycles, or 12 to 28 if it is not complete; after an opening nothing is
 taken for 5.
 """
 
@@ -328,8 +328,8 @@ class Dispatch(wiring.Component):
             taken.eq(Cat(takes, taken[:2])),
             was_taken.eq(takes | taken[0]),
         ]
-        with m.If(taken[2]):
-            m.d.sync += overlap.eq(trackers.overlap)
+        # Of those that have closed since, nothing is left.
+        m.d.sync += overlap.eq(Mux(taken[2], trackers.overlap, overlap & trackers.is_open))
         # With many trackers open, what they may overlap waits until they have all been looked at.
         waited = Signal(2)
         too_early = Signal()
@@ -391,7 +391,7 @@ class Dispatch(wiring.Component):
             m.d.sync += looking.eq(0)
         with m.If(looking):
             # Taken in every cycle: what counts is the last, and the paths are shorter.
-            with m.If(~held_up & ~settling[-1]):
+            with m.If(~held_up & ~settling[2]):
                 m.d.sync += [
                     segment.eq(incoming),
                     is_record.eq(incoming.datagram.opcode == Opcode.WRITE_RECORD),
@@ -551,7 +551,6 @@ class Dispatch(wiring.Component):
             with m.State("CLOSED"):
                 # The tracker that has become free is known a cycle later. Back to the datagram's
                 # own row, which is there when the plan is made.
-                m.d.sync += overlap.eq(overlap & (overlap - 1))
                 m.next = "CLOSED_READ"
             with m.State("CLOSED_READ"):
                 m.next = "DECIDE"
@@ -644,6 +643,7 @@ class Dispatch(wiring.Component):
         self._request(m, segment, plan, is_send, issue)
         # The map's answer comes while the next datagram is on its way here.
         m.d.comb += [
+            trackers.prepare.eq(issuing),
             trackers.open.eq(issue & plan.open),
             trackers.touch.eq(issue & plan.mark),
             trackers.touch_index.eq(tracker),
@@ -756,11 +756,13 @@ class Dispatch(wiring.Component):
                 row.stag.eq(Mux(is_record, datagram.stag, 0)),
                 row.base.eq(Mux(is_record, datagram.to, 0)),
             ]
-        # In time for an opening, which waits for the memory of closed messages. There is a carry if
-        # the first granule and the last are two.
-        between = Signal(len(segment.last) + 1)
-        m.d.comb += between.eq(segment.last + ~segment.first)
-        m.d.sync += trackers.missing.eq(Mux(between[-1], between[:-1], 0))
+        # In time for an opening, which waits for the memory of closed messages. There is a borrow
+        # if the first granule and the last are two.
+        distance = Signal(len(segment.last) + 1)
+        m.d.comb += distance.eq(segment.first - segment.last)
+        m.d.sync += trackers.others.eq(distance)
+        with m.If(~distance[-1]):
+            m.d.sync += trackers.others.eq(~0)
         m.d.comb += [row[name].eq(datagram[name]) for name in ("opcode", "mlen")]
         m.d.comb += [row.map_base.eq(segment.map_base[6:]), row.map_addr.eq(segment.map_addr[3:])]
         for name in ("cq", "granule_log2"):

@@ -7,6 +7,9 @@ What stays the same until a message closes is in block RAM, what is compared in 
 progress in LUT RAM. Of block RAM only the width counts: rows are two words, read in turn.
 """
 
+from functools import reduce
+from operator import or_
+
 from amaranth.hdl import C, Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, memory, wiring
 from amaranth.lib.wiring import In, Out
@@ -61,12 +64,17 @@ def _word(is_second, first, second):
     return Cat(Mux(is_second, second[:shared], first[:shared]), longer[shared:])
 
 
+def _compared(name):
+    """A name without the 16 bits that it has alone in its digest: they are right with the rest."""
+    return Cat(name.qpn, name.msn[DIGEST_WIDTH:], name.source_ip, name.source_port, name.kind)
+
+
 def progress_layout(parameters: Parameters) -> data.StructLayout:
-    """``missing``: granules between the first and the last that are not valid yet, of ``between``.
-    ``head`` and ``tail``: the first and the last granule are valid; of a message in one granule
+    """``missing``: granules between the first and the last that are not valid yet; ``others`` are
+    all but those between, of the number that have as many bits, 0 among them. ``head`` and ``tail``: the first and the last granule are valid; of a message in one granule
     both are set."""
     granule = granule_width(parameters)
-    return data.StructLayout({"between": granule, "missing": granule, "head": 1, "tail": 1})
+    return data.StructLayout({"others": granule, "missing": granule, "head": 1, "tail": 1})
 
 
 class Trackers(wiring.Component):
@@ -74,7 +82,7 @@ class Trackers(wiring.Component):
 
     ``match`` is a cycle late. ``index`` may change in the cycle after an ``open``, and counts from
     the one after that on. One of ``open``, ``touch``, ``mark`` and ``close`` may be high in a
-    cycle; or ``open`` and ``touch``, of the same tracker. What comes with ``open`` stays for three
+    cycle; or ``open`` and ``touch``, of the same tracker. What comes with ``open`` stays for four
     cycles.
 
     Members
@@ -90,6 +98,8 @@ class Trackers(wiring.Component):
         the same in the ``SCAN_STEPS / 2`` cycles before, or ``SCAN_STEPS`` if ``many``; right from
         ``OVERLAP_SETTLES`` cycles after an ``open``, or ``SCAN_STEPS / 2`` more, and at once after
         a ``close``.
+    is_open : Out(n_tracker)
+        Trackers that are open, from the cycle after ``open`` to that of ``close``.
     many : Out(1)
         Trackers of the upper half are open, or were when ``overlap`` was found out.
     found : Out(1)
@@ -99,13 +109,15 @@ class Trackers(wiring.Component):
     span : Out
         ... where its message lies: ``start`` two cycles after that, the rest three.
     name, own : In, Out(1)
-        ... four cycles after that: its message has this name, which was there three cycles before.
+        ... six cycles after that: its message has this name, which was there four cycles before.
+        Only to be asked for the ``digest`` that this name has: what of it follows from that is not
+        compared.
     seen, found_index : Out
         ``found``, and the lowest, a cycle late.
     sure : Out(1)
         What is ``seen`` is ``own``, or nothing is; not of a ``name`` or ``digest`` younger than
-        four cycles, nor in the cycle after a ``close``. What is not ``own`` becomes a stranger,
-        until its ``close`` or ``renew``.
+        six cycles, nor in the cycle after a ``close``. What is not ``own`` becomes a stranger,
+        until an ``open`` or ``renew``.
     renew : In(1)
         Another ``name`` comes.
     keep : In(1)
@@ -124,7 +136,9 @@ class Trackers(wiring.Component):
         Of the ``index`` of two cycles before, unless ``marking`` was high in the cycle between.
     free, free_index : Out
         The lowest free tracker; right from two cycles after an ``open`` or ``close``.
-    open, opened, opened_digest, opened_start, opened_end, dma_addr, missing, timeout : In
+    prepare : In(1)
+        High beside ``open``, and early in its cycle. What comes with ``open`` is there.
+    open, opened, opened_digest, opened_start, opened_end, dma_addr, others, timeout : In
         Opens ``free_index`` with the row ``opened``, silent for at most ``timeout`` ticks;
         ``opened_start`` and ``opened_end`` as ``start`` and ``end`` are.
     touch, touch_index, tick : In
@@ -151,6 +165,7 @@ class Trackers(wiring.Component):
         self._parameters = parameters
         n = parameters.n_tracker
         offset = offset_width(parameters)
+        granule = granule_width(parameters)
         name = message_name_layout(parameters)
         super().__init__(
             {
@@ -169,6 +184,7 @@ class Trackers(wiring.Component):
                 "begin": In(1),
                 "renew": In(1),
                 "overlap": Out(n),
+                "is_open": Out(n),
                 "many": Out(1),
                 "keep": In(1),
                 "index": In(range(n + 1)),
@@ -180,13 +196,14 @@ class Trackers(wiring.Component):
                 "progress": Out(progress_layout(parameters)),
                 "free": Out(1, init=1),
                 "free_index": Out(range(n)),
+                "prepare": In(1),
                 "open": In(1),
                 "opened": In(tracker_layout(parameters)),
                 "dma_addr": In(64),
                 "opened_digest": In(DIGEST_WIDTH),
                 "opened_start": In(offset),
                 "opened_end": In(offset),
-                "missing": In(granule_width(parameters)),
+                "others": In(granule, init=(1 << granule) - 1),
                 "timeout": In(16),
                 "touch": In(1),
                 "touch_index": In(range(n)),
@@ -213,10 +230,12 @@ class Trackers(wiring.Component):
         m = Module()
         n = self._parameters.n_tracker
         opened = Signal(n)
-        # One bit, or none, a cycle late like ``free_index``. The free tracker's digest follows
-        # ``opened``, so that ``open`` only has to say that it counts.
+        # A cycle late like ``free_index``. The free tracker's digest follows ``opened_digest``, so
+        # that ``open`` only has to say that it counts.
         is_free = Signal(n, init=1)
-        m.d.sync += is_free.eq(~opened & (opened + 1)[:n])
+        lowest_free = Signal(range(n))
+        m.d.comb += [self.is_open.eq(opened), lowest_free.eq(lowest_set(~opened))]
+        m.d.sync += is_free.eq(1 << lowest_free)
         matches = Signal(n)
         for i in range(n):
             digest = Signal(DIGEST_WIDTH, name=f"digest{i}")
@@ -227,10 +246,10 @@ class Trackers(wiring.Component):
             with m.If(self.close & (self.close_index == i)):
                 m.d.sync += opened[i].eq(0)
             m.d.comb += matches[i].eq(opened[i] & equal(m, digest, self.digest))
-        # ``open`` comes late in its cycle, so what it opens is written in the next two.
-        writing = Signal(2)
+        # ``open`` comes late in its cycle, so what it opens is written in the next four.
+        writing = Signal(4)
         written_index = Signal(range(n))
-        m.d.sync += writing.eq(Cat(self.open, writing[0]))
+        m.d.sync += writing.eq(Cat(self.open, writing[:-1]))
         with m.If(self.open):
             m.d.sync += written_index.eq(self.free_index)
         self._find_overlaps(m, opened, writing[0])
@@ -239,35 +258,35 @@ class Trackers(wiring.Component):
         with m.Elif(self.close):
             m.d.sync += self.count.eq(self.count - 1)
 
-        m.d.sync += [self.free_index.eq(lowest_set(~opened)), self.free.eq(~opened.all())]
+        m.d.sync += [self.free_index.eq(lowest_free), self.free.eq(~opened.all())]
         self._keep_rows(m, writing, written_index)
         self._identify(m, opened, matches, writing, written_index)
 
         granule = granule_width(self._parameters)
         shape = data.StructLayout({"missing": granule, "head": 1, "tail": 1})
         m.submodules.progresses = progresses = memory.Memory(shape=shape, depth=n, init=[])
-        m.submodules.betweens = betweens = memory.Memory(shape=granule, depth=n, init=[])
-        before, between = progresses.read_port(domain="comb"), betweens.read_port(domain="comb")
-        progress_write, between_write = progresses.write_port(), betweens.write_port()
+        m.submodules.others = others = memory.Memory(shape=granule, depth=n, init=[])
+        before, others_read = progresses.read_port(domain="comb"), others.read_port(domain="comb")
+        progress_write, others_write = progresses.write_port(), others.write_port()
         after = Signal(shape)
         index = Signal(range(n))
         m.d.sync += [
             index.eq(self.index),
-            self.progress.between.eq(between.data),
+            self.progress.others.eq(others_read.data),
             *(self.progress[name].eq(before.data[name]) for name, _ in shape),
         ]
         m.d.comb += [
-            between.addr.eq(index),
-            between_write.en.eq(writing[0]),
-            between_write.addr.eq(written_index),
-            between_write.data.eq(self.missing),
+            others_read.addr.eq(index),
+            others_write.en.eq(writing[0]),
+            others_write.addr.eq(written_index),
+            others_write.data.eq(self.others),
             before.addr.eq(Mux(self.marking, self.mark_index, index)),
             after.missing.eq(self.progress.missing - self.newly),
             after.head.eq(self.progress.head | self.head),
             after.tail.eq(self.progress.tail | self.tail),
             progress_write.en.eq(self.open | self.mark),
             progress_write.addr.eq(Mux(self.marking, self.mark_index, self.free_index)),
-            progress_write.data.missing.eq(Mux(self.marking, after.missing, self.missing)),
+            progress_write.data.missing.eq(Mux(self.marking, after.missing, ~self.others)),
             progress_write.data.head.eq(self.marking & after.head),
             progress_write.data.tail.eq(self.marking & after.tail),
         ]
@@ -330,7 +349,7 @@ class Trackers(wiring.Component):
             row_write.data.eq(
                 _word(is_second_written, first_written.as_value(), second_written.as_value())
             ),
-            row_write.en.eq(self.keep | kept | writing.any()),
+            row_write.en.eq(self.keep | kept | writing[:2].any()),
         ]
         # The word that was read last, and the first word before it.
         word = Signal(width)
@@ -359,102 +378,121 @@ class Trackers(wiring.Component):
         m.d.comb += [self.place[name].eq(view[name]) for name in ("stag", "base", "mlen")]
 
     def _identify(self, m, opened, matches, writing, written_index):
-        """Which of those with the digest is the message: names and spans, in two words, too."""
+        """Which of those with the digest is the message: spans and names, in four words."""
         n = self._parameters.n_tracker
         span_shape = span_layout(self._parameters)
-        low, high = name_parts(self.opened.name.as_value())
         map_base = self.opened.map_base
         first_shape = data.StructLayout(
-            {"name": len(low), "granule_log2": 5, "start": span_shape["start"].shape}
+            {
+                "start": span_shape["start"].shape,
+                "granule_log2": 5,
+                "map_base": len(map_base),
+            }
         )
-        second_shape = data.StructLayout(
-            {"name": len(high), "dma_addr": 64, "map_base": len(map_base)}
-        )
-        width = max(first_shape.size, second_shape.size)
+        # The address is to be alone in front of its word. Names fill what is left.
+        ahead = (first_shape.size, 64, 0, 0)
+        of_opened, of_asked = _compared(self.opened.name), _compared(self.name)
+        width = max(64, -(-(sum(ahead) + len(of_opened)) // len(ahead)))
+        first_written = Signal(first_shape)
+        m.d.comb += [
+            first_written.start.eq(self.opened_start),
+            first_written.granule_log2.eq(self.opened.granule_log2),
+            first_written.map_base.eq(map_base),
+        ]
+        heads = (first_written.as_value(), self.dma_addr, C(0, 0), C(0, 0))
+        places, written, at = [], [], 0
+        for head in heads:
+            places.append(slice(at, min(len(of_opened), at + width - len(head))))
+            written.append(Cat(head, of_opened[places[-1]]))
+            at = places[-1].stop
+        # No word is read while it is written: reading begins at the first, one behind.
         m.submodules.names = names = memory.Memory(
-            shape=width, depth=2 * n, init=[], attrs=_BLOCK_RAM
+            shape=width, depth=len(heads) * n, init=[], attrs=_BLOCK_RAM | {"no_rw_check": 1}
         )
         read, write = names.read_port(), names.write_port()
-        first_written, second_written = Signal(first_shape), Signal(second_shape)
-        m.d.comb += [
-            first_written.name.eq(low),
-            first_written.granule_log2.eq(self.opened.granule_log2),
-            first_written.start.eq(self.opened_start),
-            second_written.name.eq(high),
-            second_written.dma_addr.eq(self.dma_addr),
-            second_written.map_base.eq(map_base),
-        ]
         strangers = Signal(n)
         candidates = Signal(n)
         lowest, before = Signal(range(n)), Signal(range(n))
-        is_second = Signal()
-        read_first, read_second = Signal(2), Signal(2)
+        turn, turn_next = Signal(2), Signal(2)
+        is_read, is_word = Signal(len(heads)), Signal(len(heads))
         word = Signal(width)
         m.d.sync += [
             candidates.eq(matches & ~strangers),
             self.seen.eq(self.found),
             self.found_index.eq(lowest),
             before.eq(self.found_index),
-            is_second.eq(~read.addr[0]),
-            read_first.eq(Cat(read.en & ~read.addr[0], read_first[0])),
-            read_second.eq(Cat(read.en & read.addr[0], read_second[0])),
+            turn_next.eq(turn + 1),
+            is_read.eq(Mux(read.en, 1 << turn, 0)),
+            is_word.eq(is_read),
             word.eq(read.data),
         ]
+        with m.If(writing[0]):
+            m.d.sync += turn_next.eq(0)
         m.d.comb += [
             self.match.eq(candidates),
             self.found.eq(candidates.any()),
             lowest.eq(lowest_set(candidates)),
-            read.addr.eq(Cat(is_second & ~(self.begin | writing[1]), lowest)),
+            turn.eq(Mux(self.begin, 0, turn_next)),
+            read.addr.eq(Cat(turn, lowest)),
             read.en.eq(~writing[0]),
-            write.addr.eq(Cat(writing[1], written_index)),
-            write.data.eq(_word(writing[1], first_written.as_value(), second_written.as_value())),
+            write.addr.eq(Cat(writing[1] | writing[3], writing[2] | writing[3], written_index)),
+            write.data.eq(self._words_in_turn(m, written, writing)),
             write.en.eq(writing.any()),
         ]
         first = data.View(first_shape, word[: first_shape.size])
-        second = data.View(second_shape, word[: second_shape.size])
-        own_low, own_high = Signal(), Signal()
-        name_low, name_high = name_parts(self.name.as_value())
+        owns = Signal(len(heads))
         m.d.comb += [
             self.span.start.eq(first.start),
-            self.span.dma_addr.eq(second.dma_addr),
-            self.span.map_base.eq(Cat(C(0, 6), second.map_base)),
-            self.own.eq(own_low & own_high),
+            self.span.dma_addr.eq(word),
+            self.own.eq(owns.all()),
         ]
-        same_low = equal(m, first.name, name_low)
-        same_high = equal(m, second.name, name_high)
-        with m.If(read_first[1]):
+        for number, (head, place) in enumerate(zip(heads, places, strict=True)):
+            asked = of_asked[place]
+            same = equal(m, word[len(head) :][: len(asked)], asked)
+            with m.If(is_word[number]):
+                m.d.sync += owns[number].eq(same)
+        with m.If(is_word[0]):
             m.d.sync += [
-                own_low.eq(same_low),
                 self.span.granule_log2.eq(first.granule_log2),
+                self.span.map_base.eq(Cat(C(0, 6), first.map_base)),
             ]
-        with m.If(read_second[1]):
-            m.d.sync += own_high.eq(same_high)
 
-        # ``own`` is right when the tracker has been the first for four cycles, with no ``begin``
-        # that puts the words out of turn: then both have been read and compared. If another takes
+        # ``own`` is right when the tracker has been the first for six cycles, with no ``begin``
+        # that puts the words out of turn: then all have been read and compared. If another takes
         # its place because it closes, that is seen in the third cycle after.
         unsettled, was_seen = Signal(), Signal()
-        settled = Signal(2)
+        settled = Signal(len(heads))
         m.d.sync += [
             unsettled.eq(
-                self.renew | self.begin | (self.close & (self.close_index == self.found_index))
+                self.renew
+                | self.begin
+                | writing[1]  # then it begins at the first word
+                | (self.close & (self.close_index == self.found_index))
             ),
-            settled.eq(Cat(1, settled[0])),
+            settled.eq(Cat(1, settled[:-1])),
             was_seen.eq(self.seen),
         ]
         with m.If(~self.seen | ~was_seen | (self.found_index != before) | unsettled):
             m.d.sync += settled.eq(0)
-        m.d.comb += self.sure.eq(~self.seen | (settled[1] & self.own))
+        m.d.comb += self.sure.eq(~self.seen | (settled[-1] & self.own))
         # Of ``before``: which is found has maybe changed a cycle ago, because of this.
-        with m.If(settled[1] & ~self.own & ~unsettled):
+        with m.If(settled[-1] & ~self.own & ~unsettled):
             m.d.sync += strangers.bit_select(before, 1).eq(1)
-        # A name is a stranger's as long as it is there.
-        with m.If(self.renew):
+        # A name is a stranger's as long as it is there. The others are told apart once more.
+        with m.If(self.renew | self.open):
             m.d.sync += strangers.eq(0)
-        with m.Else():
-            for i in range(n):
-                with m.If(~opened[i]):
-                    m.d.sync += strangers[i].eq(0)
+
+    def _words_in_turn(self, m, words, writing):
+        """What is written in the cycles of ``writing``: an OR of registers with a reset, of which
+        at most one is not 0. That takes less than a multiplexer."""
+        parts = []
+        for word, selected in zip(words, (self.prepare, *writing[:-1]), strict=True):
+            part = Signal(len(word), name=f"part{len(parts)}")
+            m.d.sync += part.eq(word)
+            with m.If(~selected):
+                m.d.sync += part.eq(0)
+            parts.append(part)
+        return reduce(or_, parts)
 
     def _find_overlaps(self, m, opened, writing):
         """Tracker ``banks * step + bank`` is in row ``step`` of its bank."""
