@@ -54,9 +54,10 @@ def name_of(number):
     return {"qpn": number % 4, "source_ip": 10 + number // 4, "source_port": 7, "msn": number}
 
 
-def row_of(number, region, start, end):
+def row_of(number, region, start, end, missing=0):
     """Ports that go with ``open``."""
     row = {"name": name_of(number), "stag": region << 8 | 3}
+    row["others"] = ~missing & PARAMETERS.map_bits - 1
     return {"opened": row, "opened_start": start, "opened_end": end}
 
 
@@ -122,7 +123,7 @@ def test_progress():
             (144, [(144, 1, 1)]),
         ):
             index = ctx.get(dut.free_index)
-            await strobe(ctx, (dut, "open"), **row_of(1, 0, 0, 0), others=~missing)
+            await strobe(ctx, (dut, "open"), **row_of(1, 0, 0, 0, missing))
             for i, (newly, head, tail) in enumerate(marks):
                 assert not ctx.get(dut.complete)
                 ctx.set(dut.mark_index, index)
@@ -359,12 +360,29 @@ def test_the_last_tracker_opens(field):
 
 
 def test_rows():
-    """A row is read in two words, that of no tracker like the others; its fields come when they
+    """A row is read in four words, that of no tracker like the others; its fields come when they
     should, and its name in two parts."""
     rng = make_rng(35)
     dut = Trackers(PARAMETERS)
     shape = tracker_layout(PARAMETERS)
     name_width = shape["name"].width
+
+    async def check(ctx, row):
+        """In the second cycle after ``first``, or the fourth after ``keep``."""
+        fields = shape.from_bits(row)
+        for name in ("start", "end", "granule_log2", "others"):
+            assert ctx.get(dut.row[name]) == fields[name]
+        for _ in range(3):
+            assert not ctx.get(dut.there)
+            await ctx.tick()
+        for _ in range(rng.randrange(1, 3)):
+            assert ctx.get(dut.there)
+            assert ctx.get(dut.row.as_value()) == row
+            await ctx.tick()
+        low, high = name_parts(Const(row, name_width))
+        assert ctx.get(dut.name_word[: len(low)]) == ctx.get(low)
+        await strobe(ctx, (dut, "advance"))
+        assert ctx.get(dut.name_word[: len(high)]) == ctx.get(high)
 
     async def bench(ctx):
         rows = {}
@@ -375,26 +393,69 @@ def test_rows():
                 if index in rows:
                     await strobe(ctx, (dut, "close"), close_index=index)
                 assert ctx.get(dut.free_index) == index
+                await strobe(ctx, (dut, "open"), opened=shape.from_bits(row))
+                await ctx.tick().repeat(3)
+            else:
+                bare = rng.randrange(2)
+                ctx.set(dut.index, 8)
+                await strobe(ctx, (dut, "keep"), opened=shape.from_bits(row), keep_bare=bare)
+                await ctx.tick().repeat(3)
+                if bare:
+                    for name in ("stag", "base"):
+                        field = shape[name]
+                        row &= ~((1 << field.width) - 1 << field.offset)
+                await check(ctx, row)
             rows[index] = row
-            await strobe(ctx, (dut, "open" if index < 8 else "keep"), opened=shape.from_bits(row))
-            await ctx.tick().repeat(2)
             for other, row in rows.items():
                 ctx.set(dut.index, other)
-                ctx.set(dut.first, 1)
-                await ctx.tick()
-                ctx.set(dut.first, 0)
+                await strobe(ctx, (dut, "look"))
                 await ctx.tick()
                 fields = shape.from_bits(row)
                 for name in ("stag", "base", "mlen"):
                     assert ctx.get(dut.place[name]) == fields[name]
+                await strobe(ctx, (dut, "first"))
                 await ctx.tick()
-                for _ in range(rng.randrange(1, 3)):
-                    assert ctx.get(dut.row.as_value()) == row
+                await check(ctx, row)
+
+    run(dut, bench)
+
+
+def test_an_opening_beside_a_look():
+    """Whenever another message opens: what is open is not taken for a stranger for good."""
+    dut = Trackers(PARAMETERS)
+    names = [name_of(0) | {"source_port": number} for number in (100, 101, 102, 103)]
+
+    async def bench(ctx):
+        async def show(number):
+            ctx.set(dut.digest, number)
+            ctx.set(dut.name, names[number])
+
+        for number in (0, 1):
+            row = {"name": names[number], "stag": 0}
+            await strobe(ctx, (dut, "open"), opened=row, opened_digest=number, timeout=1000)
+            await ctx.tick().repeat(3)
+        for delay in range(14):
+            for number in (0, 1):
+                await show(1 - number)
+                await ctx.tick().repeat(20)
+                ctx.set(dut.renew, 1)
+                await ctx.tick()
+                ctx.set(dut.renew, 0)
+                await show(number)
+                for cycle in range(30):
+                    ctx.set(dut.begin, cycle == 1)
+                    if cycle == delay:
+                        ctx.set(dut.opened, {"name": names[2]})
+                        ctx.set(dut.opened_digest, 2)
+                        ctx.set(dut.timeout, 1000)
+                    if cycle == delay + 2:
+                        ctx.set(dut.touch_index, ctx.get(dut.free_index))
+                    for port in (dut.prepare, dut.open):
+                        ctx.set(port, cycle == delay + 2)
                     await ctx.tick()
-                low, high = name_parts(Const(row, name_width))
-                assert ctx.get(dut.name_word[: len(low)]) == ctx.get(low)
-                await strobe(ctx, (dut, "advance"))
-                assert ctx.get(dut.name_word[: len(high)]) == ctx.get(high)
+                assert ctx.get(dut.sure) and ctx.get(dut.found), f"{delay=}"
+                assert ctx.get(dut.found_index) == number
+                await strobe(ctx, (dut, "close"), close_index=2)
 
     run(dut, bench)
 

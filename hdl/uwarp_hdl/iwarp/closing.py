@@ -27,7 +27,8 @@ class Closing(wiring.Component):
     Members
     -------
     row, progress : In
-        They stay from the cycle after ``start`` to ``take``.
+        They stay from the cycle after ``start`` to ``take``; of what only ``entry`` and
+        ``snapshot`` say the row need not be there before.
     status : In
         SUCCESS or PARTIAL.
     start : In(1)
@@ -88,7 +89,7 @@ class Closing(wiring.Component):
             with m.State("LOAD"):
                 m.d.comb += loads.eq(1)
                 m.d.sync += [
-                    between[:width].eq(~(progress.others + progress.missing)),
+                    between[:width].eq(~(row.others + progress.missing)),
                     shifts.eq(row.granule_log2),
                 ]
                 m.next = "SHIFT"

@@ -190,8 +190,6 @@ class Dispatch(wiring.Component):
         datagram = segment.datagram
         incoming = self.segments.payload
         is_record = Signal()
-        # The same once more, for what a row is given of a record: it drives many.
-        is_record_row = Signal(attrs={"keep": 1})
         closes_at_once = Signal()  # what it conflicts with, without regard to a credit
         has_immediate, is_solicited = Signal(), Signal()
         is_send = Signal()
@@ -207,6 +205,8 @@ class Dispatch(wiring.Component):
         looking = Signal(init=1)  # in LOOKUP
         issuing = Signal()
         issue = Signal()
+        finishing = Signal()  # in FINISH
+        finish_now = Signal()
         unfit = Signal()
         opens_send = Signal()
         unfit_reason = Signal(Counter)
@@ -239,7 +239,7 @@ class Dispatch(wiring.Component):
             self.own.eq(trackers.own),
             closed.name.eq(self._name(incoming.datagram)),
             closed.asked.eq(self._name(datagram)),
-            closed.hold.eq(issuing | pushing),
+            closed.hold.eq(finishing | pushing),
             closed.timeout.eq(segment.timeout),
             closed.tick.eq(self.tick),
             self.open_count.eq(trackers.count),
@@ -395,7 +395,6 @@ class Dispatch(wiring.Component):
                 m.d.sync += [
                     segment.eq(incoming),
                     is_record.eq(incoming.datagram.opcode == Opcode.WRITE_RECORD),
-                    is_record_row.eq(incoming.datagram.opcode == Opcode.WRITE_RECORD),
                     has_immediate.eq(may_have_immediate & incoming.datagram.immediate_valid),
                     is_solicited.eq(
                         Mux(
@@ -428,9 +427,7 @@ class Dispatch(wiring.Component):
         same_length = equal(m, place.mlen, datagram.mlen)
         with m.FSM() as fsm:
             with m.State("LOOKUP"):
-                with m.If(completes):
-                    m.next = "CLOSE_ROW"
-                with m.Elif(expires):
+                with m.If(completes | expires):
                     m.next = "CLOSE_READ"
                 with m.Elif(takes):
                     m.next = "MATCH"
@@ -521,8 +518,14 @@ class Dispatch(wiring.Component):
             with m.State("ISSUE"):
                 m.d.comb += granted.ready.eq(plan.awaits & (issue | refused))
                 with m.If(issue):
-                    m.d.sync += [issuing.eq(0), looking.eq(1)]
+                    m.d.sync += [
+                        issuing.eq(0),
+                        finishing.eq(plan.complete),
+                        looking.eq(~plan.complete),
+                    ]
                     m.next = "LOOKUP"
+                    with m.If(plan.complete):
+                        m.next = "FINISH"
                 with m.Elif(refused | mismatch):
                     m.d.sync += [
                         mismatch.eq(0),
@@ -533,6 +536,11 @@ class Dispatch(wiring.Component):
                         plan.dropped.eq(1),
                         plan.unplaced.eq(1),
                     ]
+
+            with m.State("FINISH"):
+                with m.If(finish_now):
+                    m.d.sync += [finishing.eq(0), looking.eq(1)]
+                    m.next = "LOOKUP"
 
             with m.State("CLOSE_READ"):
                 m.next = "CLOSE_ROW"
@@ -561,20 +569,16 @@ class Dispatch(wiring.Component):
             & (closes_at_once | (fits & ~complete))
             & Mux(taken[2], trackers.overlap.any(), overlap.any())
         )
-        # The row is read before it is known whether there is anything to look it up for.
+        # The place is read before it is known whether there is anything to look it up for.
         m.d.comb += [
-            trackers.index.eq(
-                Mux(
-                    looking,
-                    Mux(trackers.complete, trackers.complete_index, trackers.found_index),
-                    chosen,
-                )
-            ),
-            trackers.first.eq(looking | fsm.ongoing("CLOSE_READ") | fsm.ongoing("CLOSED")),
+            trackers.index.eq(Mux(looking, trackers.found_index, chosen)),
+            trackers.look.eq(looking),
+            trackers.first.eq(fsm.ongoing("CLOSE_READ") | fsm.ongoing("CLOSED")),
         ]
 
-        # ISSUE: everything that the plan asks for, in one cycle. Only what is given out here takes
-        # of the room, so that it is still there in the next cycle.
+        # ISSUE: everything that the plan asks for, in one cycle, but for the completion, which waits
+        # for its row in FINISH. Only what is given out here takes of the room, so that it is still
+        # there then.
         places_now = has_payload & ~plan.unplaced
         room = Signal()
         room_to_close = Signal()
@@ -601,7 +605,8 @@ class Dispatch(wiring.Component):
             self.settle.eq(issue),
             self.consume.eq(issue & plan.consume),
             closed.insert.eq(
-                (issue & plan.remember) | (close & (trackers.row.name.kind != MessageKind.READ))
+                (finish_now & plan.remember)
+                | (close & (trackers.row.name.kind != MessageKind.READ))
             ),
         ]
         m.d.sync += [
@@ -622,19 +627,20 @@ class Dispatch(wiring.Component):
             closing_unit.progress.eq(trackers.progress),
             closing_unit.status.eq(closing_status),
             closing_unit.take.eq(close),
-            close.eq(pushing & closing_unit.done & room_to_close),
+            close.eq(pushing & closing_unit.done & trackers.there & room_to_close),
+            finish_now.eq(finishing & trackers.there),
             trackers.close.eq(close),
             trackers.close_index.eq(chosen),
             self.snapshots.valid.eq(close),
             self.snapshots.payload.eq(closing_unit.snapshot),
             self.mapped.eq(pushing),
-            self.entries.valid.eq(close | (issue & plan.complete)),
+            self.entries.valid.eq(close | finish_now),
             self.entries.payload.eq(closing_unit.entry),
             closed.inserted.eq(trackers.name_word),
-            trackers.advance.eq(issue | close),
+            trackers.advance.eq(finish_now | close),
         ]
         self._compose(m, segment, plan, trackers.row, pushing)
-        self._track(m, segment, trackers, is_record_row)
+        self._track(m, segment, trackers, taken[1])
         m.d.comb += [
             trackers.opened.immediate_valid.eq(has_immediate),
             trackers.opened.immediate.eq(Mux(has_immediate, datagram.immediate, 0)),
@@ -649,6 +655,7 @@ class Dispatch(wiring.Component):
             trackers.touch_index.eq(tracker),
             # Of what is dropped, or needs no completion, this is for nothing.
             trackers.keep.eq(taken[0]),
+            trackers.keep_bare.eq(~is_record),
         ]
         with m.FSM(name="marking"):
             with m.State("IDLE"):
@@ -735,7 +742,7 @@ class Dispatch(wiring.Component):
             offered.payload.terminate.eq(terminates),
         ]
 
-    def _track(self, m, segment, trackers, is_record):
+    def _track(self, m, segment, trackers, keeps):
         """What a tracker that opens keeps of the segment that opens it, and what is kept of any
         segment until its own completion."""
         datagram = segment.datagram
@@ -750,19 +757,18 @@ class Dispatch(wiring.Component):
             trackers.opened_end.eq(segment.end),
             trackers.timeout.eq(segment.timeout),
         ]
-        # Of a single, the message's base is its TO.
-        with m.If(trackers.keep):
-            m.d.comb += [
-                row.stag.eq(Mux(is_record, datagram.stag, 0)),
-                row.base.eq(Mux(is_record, datagram.to, 0)),
-            ]
+        # What is kept of a segment has its TO.
+        with m.If(keeps):
+            m.d.comb += row.base.eq(datagram.to)
         # In time for an opening, which waits for the memory of closed messages. There is a borrow
         # if the first granule and the last are two.
         distance = Signal(len(segment.last) + 1)
         m.d.comb += distance.eq(segment.first - segment.last)
-        m.d.sync += trackers.others.eq(distance)
+        others = Signal(len(segment.last), init=(1 << len(segment.last)) - 1)
+        m.d.sync += others.eq(distance)
         with m.If(~distance[-1]):
-            m.d.sync += trackers.others.eq(~0)
+            m.d.sync += others.eq(~0)
+        m.d.comb += row.others.eq(others)
         m.d.comb += [row[name].eq(datagram[name]) for name in ("opcode", "mlen")]
         m.d.comb += [row.map_base.eq(segment.map_base[6:]), row.map_addr.eq(segment.map_addr[3:])]
         for name in ("cq", "granule_log2"):

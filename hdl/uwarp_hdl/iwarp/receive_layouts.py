@@ -201,7 +201,8 @@ def tracker_layout(parameters: Parameters) -> data.StructLayout:
 
     ``start`` and ``end``: only as many bits as place an octet in the largest granule. ``map_base``
     and ``map_addr`` count words of 64 bits, of which each map is a number; ``cq`` is one that
-    exists."""
+    exists. ``others``: all granules but those between the first and the last, of the number that
+    have as many bits, 0 among them."""
     granule = granule_width(parameters)
     return data.StructLayout(
         {
@@ -222,6 +223,7 @@ def tracker_layout(parameters: Parameters) -> data.StructLayout:
             "end": 16,
             "first": granule,
             "last": granule,
+            "others": granule,
         }
     )
 

@@ -4,7 +4,7 @@ Digests of names are compared in parallel. The octets that a new message would s
 are compared in up to ``SCAN_STEPS`` steps, ``n_tracker / SCAN_STEPS`` messages at a time, over and
 over; only the lower half of the trackers, in half the steps, while no other is open.
 What stays the same until a message closes is in block RAM, what is compared in parallel and its
-progress in LUT RAM. Of block RAM only the width counts: rows are two words, read in turn.
+progress in LUT RAM. Of block RAM only the width counts: rows are four words, written and read in turn.
 """
 
 from functools import reduce
@@ -56,25 +56,16 @@ def _below(a, b):
     return (a - b)[len(a)]
 
 
-def _word(is_second, first, second):
-    """The first or the second word of a row. What is longer has its last bits beside either, so
-    that these need no choice."""
-    shared = min(len(first), len(second))
-    longer = first if len(first) > shared else second
-    return Cat(Mux(is_second, second[:shared], first[:shared]), longer[shared:])
-
-
 def _compared(name):
     """A name without the 16 bits that it has alone in its digest: they are right with the rest."""
     return Cat(name.qpn, name.msn[DIGEST_WIDTH:], name.source_ip, name.source_port, name.kind)
 
 
 def progress_layout(parameters: Parameters) -> data.StructLayout:
-    """``missing``: granules between the first and the last that are not valid yet; ``others`` are
-    all but those between, of the number that have as many bits, 0 among them. ``head`` and ``tail``: the first and the last granule are valid; of a message in one granule
+    """``missing``: granules between the first and the last that are not valid yet. ``head`` and ``tail``: the first and the last granule are valid; of a message in one granule
     both are set."""
     granule = granule_width(parameters)
-    return data.StructLayout({"others": granule, "missing": granule, "head": 1, "tail": 1})
+    return data.StructLayout({"missing": granule, "head": 1, "tail": 1})
 
 
 class Trackers(wiring.Component):
@@ -120,25 +111,30 @@ class Trackers(wiring.Component):
         until an ``open`` or ``renew``.
     renew : In(1)
         Another ``name`` comes.
-    keep : In(1)
-        Row ``n_tracker``, which is no tracker's, becomes ``opened``, which stays for a cycle more.
-        Not beside ``open``, nor in the two cycles after.
-    index, first : In
-        The row that is read: its first word, or its second one. The first one, whatever ``first``
-        says, in the cycle after ``keep``, and nothing beside it.
+    keep, keep_bare : In(1)
+        Row ``n_tracker``, which is no tracker's, becomes ``opened``, which stays for three cycles
+        more; if ``keep_bare`` in the next cycle, with an STag and a base of 0. Not beside ``open``,
+        nor in the four cycles after. Another ``keep`` takes the place of one that is not written.
+    index, look, first : In
+        The row that is read: of it ``place`` with ``look``; all of it from ``first`` on, without
+        ``look``, and row ``n_tracker`` from two cycles after ``keep`` on, while ``index`` stays.
     place : Out
-        Two cycles after ``first``: fields of that row.
+        Two cycles after ``look``: fields of that row.
     row : Out
-        The row whose first word, and since then the second one, was read up to two cycles before.
+        Two cycles after ``first`` what of ``start``, ``end``, ``granule_log2`` and ``others`` it
+        has, and in ...
+    there : Out(1)
+        ... all of it. Not to be looked at in the cycle after ``first``.
     advance, name_word : In(1), Out
-        The low part of the row's name (:func:`.name_parts`); after ``advance`` the high one.
+        The low part of the row's name (:func:`.name_parts`); after ``advance``, beside ``there``,
+        the high one, which goes from ``row``.
     progress : Out
         Of the ``index`` of two cycles before, unless ``marking`` was high in the cycle between.
     free, free_index : Out
         The lowest free tracker; right from two cycles after an ``open`` or ``close``.
     prepare : In(1)
         High beside ``open``, and early in its cycle. What comes with ``open`` is there.
-    open, opened, opened_digest, opened_start, opened_end, dma_addr, others, timeout : In
+    open, opened, opened_digest, opened_start, opened_end, dma_addr, timeout : In
         Opens ``free_index`` with the row ``opened``, silent for at most ``timeout`` ticks;
         ``opened_start`` and ``opened_end`` as ``start`` and ``end`` are.
     touch, touch_index, tick : In
@@ -165,7 +161,6 @@ class Trackers(wiring.Component):
         self._parameters = parameters
         n = parameters.n_tracker
         offset = offset_width(parameters)
-        granule = granule_width(parameters)
         name = message_name_layout(parameters)
         super().__init__(
             {
@@ -187,8 +182,11 @@ class Trackers(wiring.Component):
                 "is_open": Out(n),
                 "many": Out(1),
                 "keep": In(1),
+                "keep_bare": In(1),
                 "index": In(range(n + 1)),
+                "look": In(1),
                 "first": In(1),
+                "there": Out(1),
                 "place": Out(data.StructLayout({"stag": 32, "base": 64, "mlen": 32})),
                 "row": Out(tracker_layout(parameters)),
                 "advance": In(1),
@@ -203,7 +201,6 @@ class Trackers(wiring.Component):
                 "opened_digest": In(DIGEST_WIDTH),
                 "opened_start": In(offset),
                 "opened_end": In(offset),
-                "others": In(granule, init=(1 << granule) - 1),
                 "timeout": In(16),
                 "touch": In(1),
                 "touch_index": In(range(n)),
@@ -265,28 +262,21 @@ class Trackers(wiring.Component):
         granule = granule_width(self._parameters)
         shape = data.StructLayout({"missing": granule, "head": 1, "tail": 1})
         m.submodules.progresses = progresses = memory.Memory(shape=shape, depth=n, init=[])
-        m.submodules.others = others = memory.Memory(shape=granule, depth=n, init=[])
-        before, others_read = progresses.read_port(domain="comb"), others.read_port(domain="comb")
-        progress_write, others_write = progresses.write_port(), others.write_port()
+        before, progress_write = progresses.read_port(domain="comb"), progresses.write_port()
         after = Signal(shape)
         index = Signal(range(n))
         m.d.sync += [
             index.eq(self.index),
-            self.progress.others.eq(others_read.data),
             *(self.progress[name].eq(before.data[name]) for name, _ in shape),
         ]
         m.d.comb += [
-            others_read.addr.eq(index),
-            others_write.en.eq(writing[0]),
-            others_write.addr.eq(written_index),
-            others_write.data.eq(self.others),
             before.addr.eq(Mux(self.marking, self.mark_index, index)),
             after.missing.eq(self.progress.missing - self.newly),
             after.head.eq(self.progress.head | self.head),
             after.tail.eq(self.progress.tail | self.tail),
             progress_write.en.eq(self.open | self.mark),
             progress_write.addr.eq(Mux(self.marking, self.mark_index, self.free_index)),
-            progress_write.data.missing.eq(Mux(self.marking, after.missing, ~self.others)),
+            progress_write.data.missing.eq(Mux(self.marking, after.missing, ~self.opened.others)),
             progress_write.data.head.eq(self.marking & after.head),
             progress_write.data.tail.eq(self.marking & after.tail),
         ]
@@ -304,78 +294,99 @@ class Trackers(wiring.Component):
         return m
 
     def _keep_rows(self, m, writing, written_index):
-        """Rows of two words. The first has what is compared with every segment."""
+        """Rows of four words. What a segment is compared with is in the second."""
         n = self._parameters.n_tracker
         shape = tracker_layout(self._parameters)
-        name_width = shape["name"].width
         low, high = name_parts(self.opened.name.as_value())
-        # The base last, whose choice between a message's and a segment's is one already.
-        first_fields = (
-            "stag",
-            "mlen",
-            "start",
-            "end",
-            "first",
-            "last",
-            "opcode",
-            "solicited",
-            "base",
-        )
-        second_fields = [name for name, _ in shape if name != "name" and name not in first_fields]
-        first_shape = data.StructLayout(
-            {"name": len(low)} | {name: shape[name].shape for name in first_fields}
-        )
-        second_shape = data.StructLayout(
-            {"name": len(high)} | {name: shape[name].shape for name in second_fields}
-        )
-        width = max(first_shape.size, second_shape.size)
-        m.submodules.rows = rows = memory.Memory(
-            shape=width, depth=2 * (n + 1), init=[], attrs=_BLOCK_RAM
-        )
-        row_read = rows.read_port()
-        row_write = rows.write_port()
-        first_written, second_written = Signal(first_shape), Signal(second_shape)
-        m.d.comb += [first_written.name.eq(low), second_written.name.eq(high)]
-        for fields, word in ((first_fields, first_written), (second_fields, second_written)):
-            m.d.comb += [word[name].eq(self.opened[name]) for name in fields]
-        kept = Signal()
-        is_second_written = kept | writing[1]
-        m.d.sync += kept.eq(self.keep)
-        m.d.comb += [
-            # The word that is written is not read, for synthesis to add no logic behind the memory.
-            row_read.addr.eq(Cat(~(self.first | is_second_written), self.index)),
-            row_read.en.eq(~(self.keep | writing[0])),
-            row_write.addr.eq(Cat(is_second_written, Mux(self.keep | kept, n, written_index))),
-            row_write.data.eq(
-                _word(is_second_written, first_written.as_value(), second_written.as_value())
+        placed = ("stag", "base")
+        words = (
+            (low, ("start", "end", "granule_log2", "others")),
+            (C(0, 0), (*placed, "mlen")),
+            (
+                C(0, 0),
+                (
+                    "immediate",
+                    "immediate_valid",
+                    "solicited",
+                    "opcode",
+                    "cq",
+                    "wqe_index",
+                    "map_base",
+                    "map_addr",
+                ),
             ),
-            row_write.en.eq(self.keep | kept | writing[:2].any()),
+            (high, ("first", "last")),
+        )
+        shapes = [
+            data.StructLayout(
+                {"name": len(part)} | {name: shape[name].shape for name in fields}
+            )
+            for part, fields in words
         ]
-        # The word that was read last, and the first word before it.
-        word = Signal(width)
-        name_word = Signal.like(self.name_word)
-        first_rest = Signal(width - len(name_word))
-        first_word = Cat(name_word, first_rest)
-        is_first = Signal(2)
-        m.d.sync += [
-            word.eq(row_read.data),
-            is_first.eq(Cat(row_read.en & ~row_read.addr[0], is_first[0])),
-        ]
-        with m.If(is_first[1] | self.advance):
-            m.d.sync += name_word.eq(word)
-        with m.If(is_first[1]):
-            m.d.sync += first_rest.eq(word[len(name_word) :])
+        written = []
+        for number, ((part, fields), word_shape) in enumerate(zip(words, shapes, strict=True)):
+            word = Signal(word_shape, name=f"row_word{number}")
+            m.d.comb += word.name.eq(part)
+            m.d.comb += [word[name].eq(self.opened[name]) for name in fields]
+            written.append(word.as_value())
+        keeping = Signal(4)
+        writes = Signal(4)
+        m.d.sync += keeping.eq(Mux(self.keep, 1, keeping << 1))
+        m.d.comb += writes.eq(keeping | writing)
+
+        # No word is read while it is written: reading begins at the first, one behind.
+        m.submodules.rows = rows = memory.Memory(
+            shape=max(word.size for word in shapes),
+            depth=len(words) * (n + 1),
+            init=[],
+            attrs=_BLOCK_RAM | {"no_rw_check": 1},
+        )
+        read = rows.read_port()
+        write = rows.write_port()
+        # It stays at the last word, of which ``advance`` takes the name's high part.
+        turn, turn_next = Signal(2), Signal(2)
+        is_read = Signal(len(words))
         m.d.comb += [
-            self.row.name.eq(Cat(first_word[: len(low)], word[: name_width - len(low)])),
-            self.name_word.eq(name_word),
+            turn.eq(Mux(self.look, 1, Mux(self.first | keeping[1], 0, turn_next))),
+            read.addr.eq(Cat(turn, self.index)),
+            write.addr.eq(
+                Cat(
+                    writes[1] | writes[3],
+                    writes[2] | writes[3],
+                    Mux(keeping.any(), n, written_index),
+                )
+            ),
+            write.data.eq(
+                self._words_in_turn(
+                    m, written, Mux(self.keep, 0, writes), reset={1: (self.keep_bare & keeping[0], shapes[1]["mlen"].offset)}
+                )
+            ),
+            write.en.eq(writes.any()),
         ]
-        for fields, view in (
-            (first_fields, data.View(first_shape, first_word[: first_shape.size])),
-            (second_fields, data.View(second_shape, word[: second_shape.size])),
-        ):
-            m.d.comb += [self.row[name].eq(view[name]) for name in fields]
-        view = data.View(first_shape, word[: first_shape.size])
-        m.d.comb += [self.place[name].eq(view[name]) for name in ("stag", "base", "mlen")]
+        m.d.sync += [
+            turn_next.eq(Mux(turn.all(), turn, turn + 1)),
+            is_read.eq(1 << turn),
+            self.there.eq(is_read[-1]),
+        ]
+        # Straight from the memory into registers. The first one's name is a part on its own.
+        name_word = self.name_word
+        rest = Signal(shapes[0].size - len(name_word))
+        second, third, fourth = (
+            Signal(word_shape, name=name)
+            for name, word_shape in zip(("second", "third", "fourth"), shapes[1:], strict=True)
+        )
+        with m.If(is_read[0] | self.advance):
+            m.d.sync += name_word.eq(read.data)
+        with m.If(is_read[0]):
+            m.d.sync += rest.eq(read.data[len(name_word) :])
+        for number, word in ((1, second), (2, third), (3, fourth)):
+            with m.If(is_read[number]):
+                m.d.sync += word.as_value().eq(read.data)
+        first = data.View(shapes[0], Cat(name_word, rest))
+        m.d.comb += self.row.name.eq(Cat(first.name, fourth.name))
+        for (_, fields), word in zip(words, (first, second, third, fourth), strict=True):
+            m.d.comb += [self.row[name].eq(word[name]) for name in fields]
+        m.d.comb += [self.place[name].eq(second[name]) for name in ("stag", "base", "mlen")]
 
     def _identify(self, m, opened, matches, writing, written_index):
         """Which of those with the digest is the message: spans and names, in four words."""
@@ -482,15 +493,23 @@ class Trackers(wiring.Component):
         with m.If(self.renew | self.open):
             m.d.sync += strangers.eq(0)
 
-    def _words_in_turn(self, m, words, writing):
+    def _words_in_turn(self, m, words, writing, reset=None):
         """What is written in the cycles of ``writing``: an OR of registers with a reset, of which
-        at most one is not 0. That takes less than a multiplexer."""
+        at most one is not 0. That takes less than a multiplexer. ``reset``: by a word's number,
+        what is 0 besides, and how many of its first bits."""
         parts = []
-        for word, selected in zip(words, (self.prepare, *writing[:-1]), strict=True):
-            part = Signal(len(word), name=f"part{len(parts)}")
+        begins = self.prepare | self.keep
+        for number, (word, selected) in enumerate(
+            zip(words, (begins, *writing[:-1]), strict=True)
+        ):
+            part = Signal(len(word), name=f"part{number}")
             m.d.sync += part.eq(word)
             with m.If(~selected):
                 m.d.sync += part.eq(0)
+            if reset and number in reset:
+                bare, width = reset[number]
+                with m.If(bare):
+                    m.d.sync += part[:width].eq(0)
             parts.append(part)
         return reduce(or_, parts)
 
