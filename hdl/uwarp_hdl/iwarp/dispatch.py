@@ -1,19 +1,20 @@
 """The fate of each datagram: which message it belongs to, what is placed, marked and completed; and
 the opening of Reads.
 
-    LOOKUP -> MATCH -+-> VERIFY (open message) ---------+-> ISSUE -> LOOKUP
+    LOOKUP -> MATCH -+-> VERIFY (open message) ---------+-> ISSUE -> FINISH -> LOOKUP
       |  |           '-> DECIDE (any other) -> RELEASE -'
       |  '-> ROOM (Read Request) -----------------------^
       '-> CLOSE_* (complete, expired, or overlapped by a new message or Read)
 
 A segment of an open message takes 4 to 6 cycles; any other datagram 6 or 7, with a CQ that answers
-in 2; 3 more until it is taken if the message may overlap others and more than half of the trackers
-are open. Open messages whose names share a digest are told apart before, one after the other.
-The CQE of a datagram, like that of a message, is composed of a row: its own, kept in LOOKUP's next
-cycle beside those of the trackers. What is to be answered, a Read Request or by a Terminate, and
-what a peer's Terminate tells goes out in the cycle after ISSUE, from the same registers.
-To close a message takes 4 cycles, or 12 to 28 if it is not complete; after an opening nothing is
-taken for 5.
+in 2, or 9 if it has a CQE; 3 more until it is taken if the message may overlap others and more than
+half of the trackers are open. Open messages whose names share a digest are told apart before, one
+after the other. The CQE of a datagram, like that of a message, is composed of a row: its own, kept
+in the four cycles after LOOKUP's beside those of the trackers; FINISH waits for it. What is to be
+answered, a Read Request or by a Terminate, and what a peer's Terminate tells goes out in the cycle
+after ISSUE, from the same registers.
+To close a message takes 7 cycles, or 17 to 27 if it is not complete; after an opening nothing is
+taken for 5, and no segment of an open message for 8.
 """
 
 from amaranth.hdl import Cat, Module, Mux, Signal
@@ -526,7 +527,8 @@ class Dispatch(wiring.Component):
                     m.next = "LOOKUP"
                     with m.If(plan.complete):
                         m.next = "FINISH"
-                with m.Elif(refused | mismatch):
+                # Of which neither lets it be issued.
+                with m.If(refused | mismatch):
                     m.d.sync += [
                         mismatch.eq(0),
                         plan.eq(0),
@@ -576,7 +578,7 @@ class Dispatch(wiring.Component):
             trackers.first.eq(fsm.ongoing("CLOSE_READ") | fsm.ongoing("CLOSED")),
         ]
 
-        # ISSUE: everything that the plan asks for, in one cycle, but for the completion, which waits
+        # ISSUE: everything that the plan asks for, in one cycle, but for the completion: that waits
         # for its row in FINISH. Only what is given out here takes of the room, so that it is still
         # there then.
         places_now = has_payload & ~plan.unplaced

@@ -5,8 +5,8 @@
                                                   edge bytes, of first, last -+           '-> edges
 
 What there is of a message waits in a queue until its payload is in memory; the map is free for the
-next message in the same place as soon as ``idle``. Only words of the map have a strobe: by that they
-end at the edges, and wait in the same block RAM as these and the run.
+next message in the same place as soon as ``idle``. Only words of the map have a strobe, and what
+follows the last has none: so they wait in the same block RAM as run and edges.
 """
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal
@@ -178,7 +178,7 @@ class MapSnapshot(wiring.Component):
                     gathered.data.word_select(i, MAP_WORD).eq(self.word),
                     gathered.strobe.word_select(i, MAP_WORD // 8).eq(strobe),
                 ]
-        # Never beside a word of the map. Outermost: a reset that goes before an enable takes no logic.
+        # Never beside a word of the map. Outermost: a reset before an enable takes no logic.
         with m.If(push):
             m.d.sync += gathered.eq(0)
         edges = Signal(EdgeBytes)
@@ -263,7 +263,7 @@ class MapSnapshot(wiring.Component):
     def _give(self, m, queued):
         """What leaves the queue to the stream that it is for."""
         runs, words, edges = self.runs, self.words, self.edges
-        rest_shape, rest_at = _run_rest(self._parameters)
+        _, rest_at = _run_rest(self._parameters)
         bits = queued.payload.data
         is_edges = ~queued.payload.strobe.any()
         m.d.comb += [

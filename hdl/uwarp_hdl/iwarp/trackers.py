@@ -4,7 +4,8 @@ Digests of names are compared in parallel. The octets that a new message would s
 are compared in up to ``SCAN_STEPS`` steps, ``n_tracker / SCAN_STEPS`` messages at a time, over and
 over; only the lower half of the trackers, in half the steps, while no other is open.
 What stays the same until a message closes is in block RAM, what is compared in parallel and its
-progress in LUT RAM. Of block RAM only the width counts: rows are four words, written and read in turn.
+progress in LUT RAM. Of block RAM only the width counts: rows are four words, written in turn and
+read in turn.
 """
 
 from functools import reduce
@@ -62,8 +63,9 @@ def _compared(name):
 
 
 def progress_layout(parameters: Parameters) -> data.StructLayout:
-    """``missing``: granules between the first and the last that are not valid yet. ``head`` and ``tail``: the first and the last granule are valid; of a message in one granule
-    both are set."""
+    """``missing``: granules between the first and the last that are not valid yet. ``head`` and
+    ``tail``: the first and the last granule are valid; of a message in one granule both are set.
+    """
     granule = granule_width(parameters)
     return data.StructLayout({"missing": granule, "head": 1, "tail": 1})
 
@@ -318,9 +320,7 @@ class Trackers(wiring.Component):
             (high, ("first", "last")),
         )
         shapes = [
-            data.StructLayout(
-                {"name": len(part)} | {name: shape[name].shape for name in fields}
-            )
+            data.StructLayout({"name": len(part)} | {name: shape[name].shape for name in fields})
             for part, fields in words
         ]
         written = []
@@ -343,6 +343,7 @@ class Trackers(wiring.Component):
         )
         read = rows.read_port()
         write = rows.write_port()
+        bare = self.keep_bare & keeping[0], shapes[1]["mlen"].offset
         # It stays at the last word, of which ``advance`` takes the name's high part.
         turn, turn_next = Signal(2), Signal(2)
         is_read = Signal(len(words))
@@ -357,9 +358,7 @@ class Trackers(wiring.Component):
                 )
             ),
             write.data.eq(
-                self._words_in_turn(
-                    m, written, Mux(self.keep, 0, writes), reset={1: (self.keep_bare & keeping[0], shapes[1]["mlen"].offset)}
-                )
+                self._words_in_turn(m, written, Mux(self.keep, 0, writes), reset={1: bare})
             ),
             write.en.eq(writes.any()),
         ]
@@ -499,9 +498,7 @@ class Trackers(wiring.Component):
         what is 0 besides, and how many of its first bits."""
         parts = []
         begins = self.prepare | self.keep
-        for number, (word, selected) in enumerate(
-            zip(words, (begins, *writing[:-1]), strict=True)
-        ):
+        for number, (word, selected) in enumerate(zip(words, (begins, *writing[:-1]), strict=True)):
             part = Signal(len(word), name=f"part{number}")
             m.d.sync += part.eq(word)
             with m.If(~selected):
