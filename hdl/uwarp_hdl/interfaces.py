@@ -2,17 +2,18 @@
 
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
 
-from uwarp.contract import GROUP_MEMBERS
+from uwarp.contract import GROUP_MEMBERS, Parameters
 
 from .layouts import (
-    PORT_ROW,
     Burst,
     CompletionRequest,
     CreditRequest,
     PacketBeat,
     ReadBeat,
     WriteBeat,
+    port_row_layout,
 )
 
 __all__ = [
@@ -72,12 +73,21 @@ class ReadClientSignature(wiring.Signature):
 
 
 class TableReadSignature(wiring.Signature):
-    """A read port of a table: ``row`` is that of the ``index`` of the cycle before."""
+    """A read port of a table: ``row`` is that of the ``index`` of the cycle before.
 
-    def __init__(self, row: data.StructLayout, index_width: int) -> None:
+    Of a table that gives its rows in several ``words``, it is only what lies in the ``word`` of the
+    cycle before. While ``held`` no row may be begun; one that was is to be read to its end, within
+    5 cycles.
+    """
+
+    def __init__(self, row: data.StructLayout, index_width: int, words: int = 1) -> None:
         self.row = row
         self.index_width = index_width
-        super().__init__({"index": Out(index_width), "row": In(row)})
+        self.words = words
+        members = {"index": Out(index_width), "row": In(row)}
+        if words > 1:
+            members |= {"word": Out(range(words)), "held": In(1)}
+        super().__init__(members)
 
 
 class PortLookupSignature(wiring.Signature):
@@ -87,9 +97,10 @@ class PortLookupSignature(wiring.Signature):
     The indices are those of ``uwarp.contract.port_rows``.
     """
 
-    def __init__(self, index_width: int) -> None:
-        self.index_width = index_width
-        super().__init__({"indices": Out(index_width).array(4), "rows": In(PORT_ROW).array(4)})
+    def __init__(self, parameters: Parameters) -> None:
+        width = exact_log2(parameters.n_qp)
+        row = port_row_layout(parameters)
+        super().__init__({"indices": Out(width).array(4), "rows": In(row).array(4)})
 
 
 class GroupLookupSignature(wiring.Signature):

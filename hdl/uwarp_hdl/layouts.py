@@ -2,6 +2,7 @@
 
 from amaranth.hdl import C, Cat, Value
 from amaranth.lib import data, enum
+from amaranth.utils import exact_log2
 
 from uwarp.contract import (
     CQ_ENTRY,
@@ -51,6 +52,7 @@ __all__ = [
     "frame_words",
     "is_mapped_ipv4",
     "mapped_ipv4",
+    "port_row_layout",
     "structure_layout",
 ]
 
@@ -90,6 +92,22 @@ SEND_WQE_LAYOUT = structure_layout(SEND_WQE)
 SEND_WQE_EXTENSION_LAYOUT = structure_layout(SEND_WQE_EXTENSION)
 RECV_WQE_LAYOUT = structure_layout(RECV_WQE)
 CQE_LAYOUT = structure_layout(CQE)
+
+
+def port_row_layout(parameters: Parameters) -> data.StructLayout:
+    """A row of the UDP port table as it is kept: of its port only ``tag``, what its place does not
+    tell. ``number`` is that of a QP, or (``group``) of a row of the group table, if it ``exists``;
+    else of one beyond its table if it or ``group`` is not 0. With neither the row is not in use.
+    """
+    width = exact_log2(parameters.n_qp)
+    return data.StructLayout(
+        {
+            "group": 1,
+            "exists": 1,
+            "number": max(width, exact_log2(parameters.n_group)),
+            "tag": 16 - width,
+        }
+    )
 
 
 class PacketBeat(data.Struct):

@@ -31,7 +31,7 @@ from .interfaces import Axi4LiteSignature, Axi4Signature, PacketSignature
 from .iwarp.complete import CompletionUnit
 from .iwarp.events import EventUnit, FullQueues
 from .iwarp.receive import DatagramReceiver
-from .iwarp.tables import PortTable, RowTable
+from .iwarp.tables import QP_READS, REGION_READS, PortTable, RowTable
 from .iwarp.transmit import TransmitPath
 from .layouts import QP_ROW, REGION_ROW
 from .net.group_copies import GroupCopies
@@ -123,24 +123,8 @@ class Nic(wiring.Component):
         ports = PortTable(parameters)
         groups = GroupTable(parameters, datagrams=_DATAGRAMS)
         copies = GroupCopies(parameters)
-        queue_pairs = RowTable(
-            QP_ROW,
-            parameters.n_qp,
-            reads=2,
-            # Of the transmitter alone, then of both; what token buckets keep.
-            first=(
-                "sq_log2",
-                "sq_wide",
-                "path_mtu",
-                "sq_addr",
-                "state",
-                "pd",
-                "udp_port",
-                "send_cq",
-            ),
-            last=("send_burst", "send_rate"),
-        )
-        regions = RowTable(REGION_ROW, parameters.n_region, reads=2)
+        queue_pairs = RowTable(QP_ROW, parameters.n_qp, QP_READS)
+        regions = RowTable(REGION_ROW, parameters.n_region, REGION_READS)
         clear = ResetInserter(reset.reset)
         m.submodules.loopback = clear(loopback)
         m.submodules.frames = clear(frames)

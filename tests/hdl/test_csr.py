@@ -38,6 +38,7 @@ from uwarp_hdl.csr.reset import ReceiveGate, SoftReset, TransmitGate
 from uwarp_hdl.iwarp.cqe_writer import CqeWriter
 from uwarp_hdl.iwarp.dispatch import Dispatch
 from uwarp_hdl.iwarp.events import EventUnit
+from uwarp_hdl.iwarp.tables import AGAIN
 from uwarp_hdl.iwarp.transmit import TransmitPath
 from uwarp_hdl.net.group_copies import GroupCopies
 from uwarp_hdl.net.loopback import Loopback
@@ -299,6 +300,9 @@ def test_table_commands():
     dut = ControlUnit(PARAMETERS, SOURCES)
     bus = AxiLite(dut.bus, rng, stall=0)
     log = []
+    words = {"qp": [], "region": []}
+    numbers = {"qp": (AGAIN, *range(18)), "region": (AGAIN, *range(12))}
+    age = dict.fromkeys(words, 0)
 
     async def watch(ctx):
         while True:
@@ -307,13 +311,24 @@ def test_table_commands():
                     item
                     for port in (dut.qp, dut.region, dut.port, dut.group)
                     for item in (port.enable, port.index, port.row)
-                )
+                ),
+                *(
+                    item
+                    for port in (dut.qp, dut.region)
+                    for item in (port.store, port.held, port.number, port.data)
+                ),
             )
             values = values[2:]
             for kind, name in enumerate(("qp", "region", "port", "group")):
                 enable, index, row = values[3 * kind : 3 * kind + 3]
                 if enable:
                     log.append((name, index, row.as_bits()))
+            for kind, name in enumerate(("qp", "region")):
+                store, held, number, data = values[12 + 4 * kind : 16 + 4 * kind]
+                age[name] = age[name] + 1 if held else 0
+                if store and number in numbers[name]:
+                    assert age[name] >= 6, "the first word too early"
+                    words[name].append((number, data))
 
     def ring(name, stream):
         async def process(ctx):
@@ -361,6 +376,14 @@ def test_table_commands():
             log.clear()
             await bus.command(ctx, table, row, value)
             assert sorted(log, key=str) == sorted(wanted, key=str), f"{table.name} row {row}"
+            # The row's words, to a row that exists.
+            for name, came in words.items():
+                data = [
+                    (number, value >> 32 * (number % AGAIN) & 0xFFFFFFFF)
+                    for number in numbers[name]
+                ]
+                assert came == (data if name in (item[0] for item in wanted) else [])
+                came.clear()
 
         live = QP_ENTRY.to_int(state=QpState.RTS, udp_port=9, rq_addr=0xABCDE, peer_port=0xBEEF)
         await check(Table.QP, 63, live, ("qp", 63, live))

@@ -18,8 +18,8 @@ from scapy.layers.l2 import ARP, Dot1AD, Dot1Q, Ether
 from scapy.packet import Raw
 
 from tests.seeds import seeds
-from uwarp.contract import PORT_ENTRY, Counter, Parameters, port_rows
-from uwarp_hdl.layouts import PORT_ROW, Datagram, PacketBeat
+from uwarp.contract import Counter, Parameters, port_rows
+from uwarp_hdl.layouts import Datagram, PacketBeat, port_row_layout
 from uwarp_hdl.net.receive import FrameReceiver
 
 SEED = 5041
@@ -321,20 +321,28 @@ class Harness(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.receiver = self.receiver
+        layout = port_row_layout(PARAMETERS)
         banks = [[0] * PARAMETERS.n_qp for _ in range(4)]
+
+        def row_of(port, qpn, group):
+            exists = qpn < (PARAMETERS.n_group if group else PARAMETERS.n_qp)
+            number = qpn if exists else PARAMETERS.n_qp - 1
+            tag = port // PARAMETERS.n_qp
+            fields = {"group": group, "exists": exists, "number": number, "tag": tag}
+            return layout.const(fields).as_bits()
+
         for i, (port, qpn) in enumerate((PORTS | GROUP_PORTS).items()):
             row = port_rows(port, PARAMETERS.n_qp)[i % 4]
             assert not banks[i % 4][row]
             group = port in GROUP_PORTS
-            banks[i % 4][row] = PORT_ENTRY.to_int(valid=1, port=port, qpn=qpn, group=group)
+            banks[i % 4][row] = row_of(port, qpn, group)
         # A port in two banks is the lower bank's.
         for port, bank in ((4791, 3), (5000, 1)):
             row = port_rows(port, PARAMETERS.n_qp)[bank]
             assert not banks[bank][row]
-            values = {"port": port, "qpn": 9, "group": port == 4791}
-            banks[bank][row] = PORT_ENTRY.to_int(valid=1, **values)
+            banks[bank][row] = row_of(port, 9, port == 4791)
         for i, bank in enumerate(banks):
-            rows = memory.Memory(shape=PORT_ROW.size, depth=PARAMETERS.n_qp, init=bank)
+            rows = memory.Memory(shape=layout.size, depth=PARAMETERS.n_qp, init=bank)
             m.submodules[f"bank{i}"] = rows
             read = rows.read_port()
             m.d.comb += [

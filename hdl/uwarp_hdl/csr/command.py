@@ -4,25 +4,30 @@
 
     command --> row written --> doorbells posted --> taken, cleared (CQ) --> done
 
-QP row: 2 cycles, with state RESET until both units have taken their doorbell. CQ row: until the
-completion unit has cleared the queue and its interrupt, which waits for the CQEs before it to be in
-memory. Moderation row: until the completion unit has taken it, in order with the CQ's doorbells.
-Group row: until the table has written it, when the datagrams before it are copied. Region and port
-rows, and rows beyond their table: 2 cycles.
+QP row: 30 cycles, in which its words go to the table, then with state RESET until both units have
+taken their doorbell. CQ row: until the completion unit has cleared the queue and its interrupt,
+which waits for the CQEs before it to be in memory. Moderation row: until the completion unit has
+taken it, in order with the CQ's doorbells. Group row: until the table has written it, when the
+datagrams before it are copied. Region and port rows: 30 cycles, rows beyond their table: 2.
 """
 
-from amaranth.hdl import Cat, Module, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from uwarp.contract import Parameters, QpState, Table
+from uwarp.contract import QP_ENTRY, REGION_ENTRY, Parameters, QpState, Table
 
-from ..iwarp.tables import TableWriteSignature
+from ..iwarp.tables import AGAIN, TableWriteSignature
 from ..layouts import CQ_ROW, GROUP_ROW, PORT_ROW, QP_ROW, REGION_ROW, RingDoorbell
 from .doorbells import CqPost
 from .registers import CommandSignature
 
 __all__ = ["TableCommand"]
+
+#: Where the numbers of a row's words begin: no unit is within a row when the first is written.
+_FIRST = AGAIN - 3
+#: Where they end: two cycles after the last one's, it has been written.
+_LAST = max(QP_ENTRY.size, REGION_ENTRY.size) // 4 + 4
 
 
 class TableCommand(wiring.Component):
@@ -86,11 +91,24 @@ class TableCommand(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         command = self.command
+        # Numbers of a row's words: ``AGAIN`` is the first one, too.
+        number = Signal(range(AGAIN + 1), init=_FIRST)
+        numbers = [Signal.like(number, name=f"number_{age}") for age in (1, 2)]
+        held = Signal()
+        storing = Signal(2)
+        m.d.sync += [
+            numbers[0].eq(number),
+            numbers[1].eq(numbers[0]),
+            storing.eq(Cat(held, storing[0])),
+        ]
+        m.d.comb += command.number.eq(Mux(number[-2:].all(), 0, number))
         in_range = {
             table: (command.kind == table) & (command.row < depth)
             for table, depth in self._depths.items()
         }
         enable = Signal()
+        is_reset = Signal()
+        m.d.sync += is_reset.eq((command.kind == Table.QP) & (self.qp.row.state == QpState.RESET))
         for table, port in (
             (Table.QP, self.qp),
             (Table.REGION, self.region),
@@ -101,6 +119,15 @@ class TableCommand(wiring.Component):
                 port.index.eq(command.row),
                 port.row.as_value().eq(command.data),
                 port.enable.eq(enable & in_range[table]),
+            ]
+        for table, port in ((Table.QP, self.qp), (Table.REGION, self.region)):
+            is_kind = Signal(name=f"is_{table.name.lower()}")
+            m.d.sync += is_kind.eq(command.kind == table)
+            m.d.comb += [
+                port.held.eq(held & is_kind),
+                port.store.eq(storing[-1] & is_kind),
+                port.number.eq(numbers[-1]),
+                port.data.eq(command.word),
             ]
         rings = (self.post_send, self.post_receive)
         m.d.comb += [
@@ -123,9 +150,9 @@ class TableCommand(wiring.Component):
                 with m.If(command.request):
                     m.d.comb += enable.eq(1)
                     m.next = "DONE"
-                    with m.If(in_range[Table.QP] & (self.qp.row.state == QpState.RESET)):
-                        m.d.sync += [ring.valid.eq(1) for ring in rings]
-                        m.next = "POST"
+                    with m.If(in_range[Table.QP] | in_range[Table.REGION] | in_range[Table.PORT]):
+                        m.d.sync += held.eq(1)
+                        m.next = "WORDS"
                     with m.If(in_range[Table.CQ]):
                         m.d.sync += self.post_completion.valid.eq(1)
                         m.next = "CLEAR"
@@ -134,6 +161,14 @@ class TableCommand(wiring.Component):
                         m.next = "POST"
                     with m.If(in_range[Table.GROUP]):
                         m.next = "WRITE"
+            with m.State("WORDS"):
+                m.d.sync += number.eq(number + 1)
+                with m.If(number == _LAST):
+                    m.d.sync += [held.eq(0), number.eq(_FIRST)]
+                    m.next = "DONE"
+                    with m.If(is_reset):
+                        m.d.sync += [ring.valid.eq(1) for ring in rings]
+                        m.next = "POST"
             with m.State("WRITE"):
                 with m.If(self.group_written):
                     m.next = "DONE"

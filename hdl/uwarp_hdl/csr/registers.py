@@ -44,11 +44,13 @@ _PAGE_BITS = 12
 _DEFAULT_MTU = 1500
 _WORDS = 1 << _PAGE_BITS - 3
 _ROW_BITS = 8 * max(structure.size for structure in TABLES.values())
+_ROW_WORDS = _ROW_BITS // 32
 
 
 class CommandSignature(wiring.Signature):
     """TABLE_COMMAND: ``row`` of table ``kind`` becomes ``data``. ``request`` is held until
-    ``done``, the rest for more cycles: they change with the next access at the earliest."""
+    ``done``, the rest for more cycles: they change with the next access at the earliest. Meanwhile
+    ``word`` is the word of ``data`` that ``number`` named two cycles before."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -57,6 +59,8 @@ class CommandSignature(wiring.Signature):
                 "row": Out(16),
                 "kind": Out(8),
                 "data": Out(_ROW_BITS),
+                "number": In(range(_ROW_WORDS)),
+                "word": Out(32),
                 "done": In(1),
             }
         )
@@ -218,7 +222,13 @@ class RegisterFile(wiring.Component):
         )
         keep, kept_word = kept.write_port(), kept.read_port()
         m.d.comb += [
-            kept_word.addr.eq(offset),
+            kept_word.addr.eq(
+                Mux(
+                    self.command.request,
+                    (Register.TABLE_DATA.address >> 2) + self.command.number,
+                    offset,
+                )
+            ),
             keep.addr.eq(offset),
             # A word is written when its access has been decoded, and what is read then is not
             # looked at.
@@ -313,6 +323,7 @@ class RegisterFile(wiring.Component):
             command.kind.eq(table_select[16:]),
             command.data.eq(row),
         ]
+        m.d.sync += command.word.eq(kept_word.data)
         # With the low half, which goes into ``time_word`` in the same cycle.
         with m.If(read & selected[Register.TIME_LOW]):
             m.d.sync += time_high.eq(self.time[32:])

@@ -30,8 +30,13 @@ from .receive_layouts import (
     span_layout,
 )
 from .receive_queue import ReceiveLookupSignature
+from .tables import QP_READS, REGION_READS, half_words
 
 __all__ = ["SegmentCheck"]
+
+
+#: Fields of a region that its tracker keeps for an open message.
+_HELD_FIELDS = ("dma_addr", "granule_log2", "map_base")
 
 
 def receives(qp):
@@ -56,6 +61,9 @@ class SegmentCheck(wiring.Component):
     datagrams : In(stream of Datagram)
     read_openings : In(stream of ReadOpening)
     qp, region : Out(TableReadSignature)
+        What is held back of ``qp`` is ``datagrams`` and ``read_openings``.
+    qp_used : Out(1)
+        ``qp.index`` is in use in this cycle.
     failed : In(n_qp)
         QPs that have failed.
     look : Out(ReceiveLookupSignature)
@@ -74,8 +82,9 @@ class SegmentCheck(wiring.Component):
             {
                 "datagrams": In(stream.Signature(Datagram)),
                 "read_openings": In(stream.Signature(ReadOpening)),
-                "qp": Out(TableReadSignature(QP_ROW, exact_log2(parameters.n_qp))),
-                "region": Out(TableReadSignature(REGION_ROW, exact_log2(parameters.n_region))),
+                "qp": Out(TableReadSignature(QP_ROW, exact_log2(parameters.n_qp), 4)),
+                "qp_used": Out(1),
+                "region": Out(TableReadSignature(REGION_ROW, exact_log2(parameters.n_region), 4)),
                 "failed": In(parameters.n_qp),
                 "look": Out(ReceiveLookupSignature(parameters)),
                 "found": In(1),
@@ -138,7 +147,7 @@ class SegmentCheck(wiring.Component):
         incoming_valid = Signal()
         m.d.comb += [
             incoming.eq(self.datagrams.payload),
-            incoming_valid.eq(chosen | self.datagrams.valid),
+            incoming_valid.eq(Mux(chosen, self.read_openings.valid, self.datagrams.valid)),
         ]
         with m.If(chosen):
             for name in ("qpn", "source_ip", "source_port", "msn", "mlen"):
@@ -151,7 +160,13 @@ class SegmentCheck(wiring.Component):
                 incoming.payload_length.eq(0),
                 incoming.group.eq(0),
             ]
-        m.d.comb += look.qpn.eq(datagram.qpn)
+        m.d.comb += [
+            look.qpn.eq(datagram.qpn),
+            self.qp.index.eq(datagram.qpn),
+            self.region.index.eq(stag[8:]),
+        ]
+        begins_qp, begins_region = Signal(), Signal()
+        self._read_rows(m, qp, region, begins_qp, begins_region, is_held)
         with m.If(self.opened):
             m.d.sync += doubtful.eq(1)
         with m.If(~is_held):
@@ -165,7 +180,9 @@ class SegmentCheck(wiring.Component):
                     look.lookup.eq(incoming_valid),
                     look.qpn.eq(incoming.qpn),
                     self.qp.index.eq(incoming.qpn),
+                    begins_qp.eq(incoming_valid),
                     self.region.index.eq(incoming.stag[8:]),
+                    begins_region.eq(1),
                 ]
                 m.d.sync += [
                     datagram.eq(incoming),
@@ -181,9 +198,7 @@ class SegmentCheck(wiring.Component):
             with m.State("ROWS"):
                 m.d.comb += look.lookup.eq(1)
                 m.d.sync += [
-                    qp.eq(self.qp.row),
                     qp_failed.eq(self.failed.bit_select(datagram.qpn[: exact_log2(n_qp)], 1)),
-                    region.eq(self.region.row),
                     # A Write has an ``mo`` of 0, and a Read Request that has not is dropped.
                     Cat(base, below_zero).eq(datagram.to - datagram.mo),
                     extent_length.eq(Mux(is_write, datagram.payload_length, datagram.mlen)),
@@ -196,9 +211,10 @@ class SegmentCheck(wiring.Component):
                 m.d.comb += [
                     self.begin.eq(1),
                     look.lookup.eq(1),
-                    look.waiting.eq(is_send & receives(qp) & ~self.found),
+                    look.waiting.eq(is_send & receives(qp) & ~self.found & ~self.region.held),
                     look.dismiss.eq(is_open),
                     self.region.index.eq(look.receive.lkey[8:]),
+                    begins_region.eq(1),
                 ]
                 m.d.sync += [
                     is_held.eq(0),
@@ -216,7 +232,7 @@ class SegmentCheck(wiring.Component):
                     m.next = "HELD"
                 with m.Elif(is_response):
                     m.next = "DIFFERENCES"
-                with m.Elif(look.known):
+                with m.Elif(look.known & ~self.region.held):
                     m.next = "REGION"
             with m.State("HELD"):
                 m.next = "SPAN"
@@ -224,13 +240,6 @@ class SegmentCheck(wiring.Component):
                 m.d.sync += [is_held.eq(1), start.eq(self.span.start), below.eq(0)]
                 m.next = "REGION"
             with m.State("REGION"):
-                m.d.sync += region.eq(self.region.row)
-                with m.If(is_held):
-                    m.d.sync += [
-                        region.dma_addr.eq(self.span.dma_addr),
-                        region.granule_log2.eq(self.span.granule_log2),
-                        region.map_base.eq(self.span.map_base),
-                    ]
                 m.next = "DIFFERENCES"
             with m.State("DIFFERENCES"):
                 m.d.comb += granules.begin.eq(1)
@@ -333,13 +342,17 @@ class SegmentCheck(wiring.Component):
             self.covered.eq(granules.covered),
         ]
 
-        foreign_ip = Signal()
+        # The peer's address comes in two halves, the second in time for the verdict.
+        foreign_half = Signal()
         foreign_port = Signal()
+        foreign = Signal()
         own_port = Signal()
+        differs = (datagram.source_ip ^ qp.peer_ip) & qp.peer_mask
         m.d.sync += [
             own_port.eq(datagram.source_port == qp.udp_port),
-            foreign_ip.eq(((datagram.source_ip ^ qp.peer_ip) & qp.peer_mask).any()),
+            foreign_half.eq(differs[:64].any()),
             foreign_port.eq((qp.peer_port != 0) & (qp.peer_port != datagram.source_port)),
+            foreign.eq(~is_opening & (foreign_half | foreign_port | differs[64:].any())),
         ]
 
         # All of the verdict but ``above``.
@@ -363,7 +376,7 @@ class SegmentCheck(wiring.Component):
         failures = [
             (Counter.DROP_QP_STATE, is_down | qp_failed | datagram.qpn[exact_log2(n_qp) :].any()),
             (Counter.DROP_OWN_GROUP, datagram.group & datagram.own & own_port),
-            (Counter.DROP_PEER, ~is_opening & (foreign_ip | foreign_port)),
+            (Counter.DROP_PEER, None),
             (
                 Counter.DROP_QP_OPCODE,
                 ~is_opening & ~qp.opcodes.bit_select(datagram.opcode, 1),
@@ -387,20 +400,24 @@ class SegmentCheck(wiring.Component):
                 is_opening & (~is_mapped | (region.granule_log2[:5] != DEFAULT_GRANULE_LOG2)),
             ),
         ]
-        failed = Signal(len(failures))
+        failed = [Signal(name=f"failed_{counter.name.lower()}") for counter, _ in failures]
         outside = Signal()
         may_write = Signal()
         sge_empty = Signal()
         m.d.sync += [
-            failed.eq(Cat(condition for _, condition in failures)),
+            *(
+                register.eq(condition)
+                for register, (_, condition) in zip(failed, failures, strict=True)
+                if condition is not None
+            ),
             outside.eq(stag_row | ~region.valid | stag_key | stag_pd | below),
             may_write.eq(local_write),
             sge_empty.eq(extent_length == 0),
         ]
 
         verdict = Mux(checked_region & (below | above), Counter.DROP_BOUNDS, 0)
-        for index, (counter, _) in reversed(list(enumerate(failures))):
-            verdict = Mux(failed[index], counter, verdict)
+        for register, (counter, condition) in reversed(list(zip(failed, failures, strict=True))):
+            verdict = Mux(foreign if condition is None else register, counter, verdict)
         m.d.sync += [
             segment.drop.eq(verdict),
             segment.receive.fault.eq(
@@ -436,3 +453,43 @@ class SegmentCheck(wiring.Component):
             segment.end.eq(last_octet),
         ]
         return m
+
+    def _read_rows(self, m, qp, region, begins_qp, begins_region, is_held):
+        """Rows, as they come, into registers: the first read of a QP's is asked for in the cycle
+        with ``begins_qp``, of a region's in the last one with ``begins_region``, and what it gives
+        is there two cycles later. With ``is_held`` the region is what its tracker says."""
+        came = []
+        for name, begins, port in (
+            ("qp", begins_qp, self.qp),
+            ("region", begins_region, self.region),
+        ):
+            came.append(comes := Signal(4, name=f"{name}_comes"))
+            m.d.sync += comes.eq(Mux(begins, 1, comes << 1))
+            m.d.comb += port.word.eq(Mux(begins, 0, Cat(comes[0] | comes[2], comes[1] | comes[2])))
+        qp_comes, region_comes = came
+        m.d.comb += self.qp_used.eq(begins_qp | qp_comes[:3].any())
+
+        given = Signal(REGION_ROW)
+        m.d.comb += given.eq(self.region.row)
+        with m.If(is_held):
+            m.d.comb += [given[name].eq(self.span[name]) for name in _HELD_FIELDS]
+        # The span is there with the third read.
+        held_comes = is_held & region_comes[2]
+        last_comes = ~is_held & region_comes[3]
+        for reads, strobes, source, sink in (
+            (QP_READS[0], qp_comes, self.qp.row, qp),
+            (REGION_READS[0], Cat(region_comes[:3], last_comes), given, region),
+        ):
+            known = set()
+            for strobe, numbers in zip(strobes, reads, strict=True):
+                with m.If(strobe):
+                    m.d.sync += [
+                        sink.as_value()
+                        .word_select(half, 16)
+                        .eq(source.as_value().word_select(half, 16))
+                        for half in half_words(numbers)
+                        if half not in known
+                    ]
+                known |= set(half_words(numbers))
+        with m.If(held_comes):
+            m.d.sync += [region[name].eq(given[name]) for name in _HELD_FIELDS]

@@ -10,8 +10,8 @@
                                               region table --+
 
 Up to 32 WQEs are on their way; the FIFO has room for all their words, so the read bus is never held
-up. A WQE takes 11 cycles: 8 for its words, 3 for the checks; one with its extension 19. SGEs are
-checked as their words come, one every other cycle.
+up. A WQE takes 11 cycles: 8 for its words, 3 for the checks; one with its extension 19 to 21. SGEs
+are checked as their words come, one every three cycles.
 """
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
@@ -54,6 +54,7 @@ from ..stream.ports import keep_apart
 from ..stream.queue import Queue
 from .destination import HIGH, LINK, LOW, PORT, destination_write_layout
 from .scheduler import EPOCH_WIDTH, fetch_layout, qp_width, slot_width
+from .tables import REGION_READS, half_words
 
 __all__ = [
     "IPV6_OVERHEAD",
@@ -178,7 +179,7 @@ class WqeFetch(wiring.Component):
     fetches : In(stream of fetch_layout)
     messages : Out(stream of message_layout)
     pieces : Out(piece_layout)
-        Those of a message, before it.
+        Those of a message, before it or in the cycle after that in which it is first offered.
     destination, destination_written : Out(destination_write_layout), Out(1)
         Words of a message's destination, before it; to IPv4 without those of the IP address.
     read : Out(ReadClientSignature)
@@ -198,7 +199,7 @@ class WqeFetch(wiring.Component):
                 "destination": Out(destination_write_layout(parameters)),
                 "destination_written": Out(1),
                 "read": Out(ReadClientSignature()),
-                "region": Out(TableReadSignature(REGION_ROW, self._index_width)),
+                "region": Out(TableReadSignature(REGION_ROW, self._index_width, 4)),
                 "event_requests": Out(stream.Signature(EventRequest)),
             }
         )
@@ -234,13 +235,14 @@ class WqeFetch(wiring.Component):
         failed = Signal()
         unreadable = Signal()
         clears = Signal()
+        looks = Signal()  # an SGE's region cannot be looked up
         spoiled = Signal()  # ``unreadable`` in the cycle before
         collects = Signal()  # words, and their context is there
         taken = Signal()
         last = Signal()
         m.d.comb += [
-            words.o.ready.eq(collects),
-            taken.eq(words.o.valid & collects),
+            words.o.ready.eq(collects & ~looks & ~self.region.held),
+            taken.eq(words.o.valid & words.o.ready),
             last.eq(count == Mux(context.wide, WIDE_WORDS - 1, WQE_WORDS - 1)),
             unreadable.eq(failed | words.o.p.error),
         ]
@@ -260,7 +262,7 @@ class WqeFetch(wiring.Component):
         m.d.comb += done.eq(self.messages.valid & self.messages.ready)
         arriving = Mux(taken, count, 0)
         octets, allowed = self._check_elements(
-            m, wqe, reads, inline, context, words.o.p.data, arriving, done
+            m, wqe, reads, inline, context, words.o.p.data, arriving, done, count, looks
         )
 
         # Also of a ``granule_log2`` of 0; of one that is wrong it does not matter.
@@ -478,11 +480,12 @@ class WqeFetch(wiring.Component):
             m.d.sync += halves[1].eq(reader.data)
         return context, loads
 
-    def _check_elements(self, m, wqe, reads, inline, context, word, arriving, done):
+    def _check_elements(self, m, wqe, reads, inline, context, word, arriving, done, count, looks):
         """Look up, add and compare each SGE, and write it as a piece; or with ``done`` the octets
         that are inline.
 
-        Word ``arriving`` of the entry, 0 also if there is none, is ``word``. Returns the sum of the
+        Word ``arriving`` of the entry, 0 also if there is none, is ``word``. ``looks`` is set if
+        ``count`` is that of one that cannot be taken yet. Returns the sum of the
         lengths, and whether all SGEs are allowed: known one and four cycles after the last one's
         second word. Both begin anew with ``done``.
         """
@@ -493,16 +496,13 @@ class WqeFetch(wiring.Component):
         region = Signal(REGION_ROW)
         addr = Signal(64)
         wanted = Signal()
-        look, add, compare = Signal(), Signal(), Signal()
-        element = [
-            Signal(data.StructLayout({"addr": 64, "length": 32}), name=f"element_{n}")
-            for n in range(3)
-        ]
-        lkey = [Signal(32, name=f"lkey_{n}") for n in range(2)]
-        sound = Signal()
+        look, add, compare, place = Signal(), Signal(), Signal(), Signal()
+        element = Signal(data.StructLayout({"addr": 64, "length": 32}))
+        placed = Signal.like(element)
+        lkey = Signal(32)
+        element_end = Signal(65)
         offset = Signal(65)
-        slack = Signal(65)
-        dma_addr = Signal(64)
+        offset_end = Signal(65)
         inline_address = Signal(64)
         allowed = Signal(init=1)
         number = Signal(range(MAX_SGE))
@@ -511,72 +511,88 @@ class WqeFetch(wiring.Component):
         length, arriving_lkey = word[:32], word[32:]
 
         with m.Switch(arriving):
-            for index, place in enumerate(addr_words):
-                with m.Case(place):
+            for index, start in enumerate(addr_words):
+                with m.Case(start):
                     m.d.sync += addr.eq(word)
-                with m.Case(place + 1):
+                with m.Case(start + 1):
                     m.d.comb += wanted.eq(wqe.num_sge > index)
-        m.d.comb += self.region.index.eq(arriving_lkey[8:])
+        # The row's words come one after the other, the next row's first not before the last.
+        row = self.region
+        m.d.comb += [
+            row.index.eq(Mux(look | add, lkey, arriving_lkey)[8:]),
+            row.word.eq(Cat(look, add)),
+            looks.eq(add & Cat(count == start + 1 for start in addr_words).any()),
+        ]
+        for strobe, numbers in zip((look, add, compare), REGION_READS[0], strict=False):
+            with m.If(strobe):
+                m.d.sync += [
+                    region.as_value()
+                    .word_select(half, 16)
+                    .eq(row.row.as_value().word_select(half, 16))
+                    for half in half_words(numbers)
+                ]
         with m.If(wanted):
-            m.d.sync += octets.eq(octets + length)
+            m.d.sync += [
+                octets.eq(octets + length),
+                element.addr.eq(addr),
+                element.length.eq(length),
+                lkey.eq(arriving_lkey),
+            ]
         m.d.sync += [
             look.eq(wanted & (length != 0)),
-            element[0].addr.eq(addr),
-            element[0].length.eq(length),
-            lkey[0].eq(arriving_lkey),
+            element_end.eq(element.addr + element.length),
             add.eq(look),
-            element[1].eq(element[0]),
-            lkey[1].eq(lkey[0]),
-            region.eq(self.region.row),
             compare.eq(add),
-            element[2].eq(element[1]),
-            sound.eq(
-                region.valid
-                & (region.key == lkey[1][:8])
-                & (region.pd == context.pd)
-                & ~lkey[1][8 + self._index_width :].any()
-                & (
-                    ~reads
-                    | (
-                        region.access[Access.LOCAL_WRITE.bit_length() - 1]
-                        & region.mapped
-                        & (region.granule_log2 == DEFAULT_GRANULE_LOG2)
-                    )
-                )
-            ),
-            # Bit 64 is the borrow.
-            offset.eq(element[1].addr - region.base_to),
-            slack.eq(region.length - element[1].length),
-            dma_addr.eq(region.dma_addr),
+            placed.eq(element),
+            place.eq(compare),
         ]
+        # Bit 64 is the borrow, or in ``offset_end`` the carry if there is none in ``offset``.
+        with m.If(add):
+            m.d.sync += [
+                offset.eq(element.addr - region.base_to),
+                offset_end.eq(element_end - region.base_to),
+            ]
+        sound = (
+            region.valid
+            & (region.key == lkey[:8])
+            & (region.pd == context.pd)
+            & ~lkey[8 + self._index_width :].any()
+            & (
+                ~reads
+                | (
+                    region.access[Access.LOCAL_WRITE.bit_length() - 1]
+                    & region.mapped
+                    & (region.granule_log2 == DEFAULT_GRANULE_LOG2)
+                )
+            )
+        )
+        with m.If(compare):
+            m.d.sync += allowed.eq(
+                allowed & sound & ~offset[64] & ~offset_end[64] & (region.length >= offset_end[:64])
+            )
 
         # An inline WQE has no SGE: of its address and of what there is without one, all but one
         # term are 0.
         with m.If(inline):
             m.d.sync += [
-                element[2].addr.eq(0),
+                placed.addr.eq(0),
                 inline_address.eq((context.entry | 1) << 6),
             ]
         with m.Else():
             m.d.sync += inline_address.eq(0)
         piece = self.pieces
         m.d.sync += [
-            piece.valid.eq(compare | (done & inline & wqe.length.any())),
+            piece.valid.eq(place | (done & inline & wqe.length.any())),
             piece.slot.eq(context.slot),
             piece.index.eq(number),
             piece.address.eq(
-                Mux(reads | inline, element[2].addr, dma_addr + offset[:64]) | inline_address
+                Mux(reads | inline, placed.addr, region.dma_addr + offset[:64]) | inline_address
             ),
-            piece_length.eq(element[2].length),
+            piece_length.eq(placed.length),
         ]
         m.d.comb += piece.length.eq(piece_length)
-        with m.If(compare):
-            m.d.sync += [
-                allowed.eq(
-                    allowed & sound & ~offset[64] & ~slack[64] & (slack[:64] >= offset[:64])
-                ),
-                number.eq(number + 1),
-            ]
+        with m.If(place):
+            m.d.sync += number.eq(number + 1)
         with m.Else():
             m.d.sync += piece_length.eq(~0)
         with m.If(done):

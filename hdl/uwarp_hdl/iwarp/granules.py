@@ -10,7 +10,10 @@
 One number a cycle, in the cycle after ``begin`` the first.
 """
 
-from amaranth.hdl import C, Cat, Module, Signal
+from functools import reduce
+from operator import or_
+
+from amaranth.hdl import C, Cat, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -67,7 +70,7 @@ class SegmentGranules(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        step = Signal(2)
+        steps = Signal(4)  # one bit each; the last stays
         octet = Signal.like(self.start)
         shift = Signal(4)
         remainder = Signal(16)
@@ -75,10 +78,7 @@ class SegmentGranules(wiring.Component):
         low_part = Signal()
         high = Signal.like(low)
         m.d.sync += shift.eq(self.log2 - _SMALLEST_LOG2)
-        with m.If(self.begin):
-            m.d.sync += step.eq(0)
-        with m.Elif(~step.all()):
-            m.d.sync += step.eq(step + 1)
+        m.d.sync += steps.eq(Mux(self.begin, 1, Cat(0, steps[:2], steps[2] | steps[3])))
 
         # Only as wide in each stage as the granule's number and what is still to be shifted.
         granule = octet[_SMALLEST_LOG2:]
@@ -92,19 +92,18 @@ class SegmentGranules(wiring.Component):
             granule = stage
         inside = Cat(C(0x3F, 6), (i < shift for i in range(10)))
         m.d.comb += remainder.eq(octet[:16] & inside)
-        with m.Switch(step):
-            with m.Case(0):
-                m.d.comb += octet.eq(self.start)
-                m.d.sync += [self.first.eq(granule), self.aligned.eq(~remainder.any())]
-            with m.Case(1):
-                m.d.comb += octet.eq(self.end)
-                m.d.sync += self.last.eq(granule)
-            with m.Case(2):
-                m.d.comb += octet.eq(self.offset)
-                m.d.sync += [low.eq(granule), low_part.eq(remainder.any())]
-            with m.Case(3):
-                m.d.comb += octet.eq(self.payload_end)
-                m.d.sync += high.eq(granule)
+        # What comes last is taken in each step before, too.
+        octets = (self.start, self.end, self.offset, self.payload_end)
+        m.d.comb += octet.eq(
+            reduce(or_, (Mux(step, item, 0) for step, item in zip(steps, octets, strict=True)))
+        )
+        m.d.sync += high.eq(granule)
+        with m.If(steps[0]):
+            m.d.sync += [self.first.eq(granule), self.aligned.eq(~remainder.any())]
+        with m.If(steps[1]):
+            m.d.sync += self.last.eq(granule)
+        with m.If(steps[2]):
+            m.d.sync += [low.eq(granule), low_part.eq(remainder.any())]
 
         with m.If(self.ends):
             m.d.comb += self.covered.high.eq(self.last)

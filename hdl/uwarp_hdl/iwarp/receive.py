@@ -127,8 +127,8 @@ class DatagramReceiver(wiring.Component):
                 "requests": Out(stream.Signature(ReadRequest)),
                 "read_room": In(1),
                 "time": In(47),
-                "qp": Out(TableReadSignature(QP_ROW, exact_log2(parameters.n_qp))),
-                "region": Out(TableReadSignature(REGION_ROW, exact_log2(parameters.n_region))),
+                "qp": Out(TableReadSignature(QP_ROW, exact_log2(parameters.n_qp), 4)),
+                "region": Out(TableReadSignature(REGION_ROW, exact_log2(parameters.n_region), 4)),
                 "doorbells": In(stream.Signature(RingDoorbell)),
                 "credits": Out(CreditSignature()),
                 "wqe_read": Out(ReadClientSignature()),
@@ -208,7 +208,8 @@ class DatagramReceiver(wiring.Component):
         ]
 
         ready = Signal()
-        m.d.sync += ready.eq(~self.busy)
+        # No datagram is looked at while a row is written.
+        m.d.sync += ready.eq(~(self.busy | self.qp.held | self.region.held))
         m.d.comb += [
             self.busy.eq(receive_queue.busy | dispatch.busy | validity_map.busy),
             check.datagrams.payload.eq(self.datagrams.payload),
@@ -221,7 +222,9 @@ class DatagramReceiver(wiring.Component):
             self.opened.eq(dispatch.read_answered),
             self.opened_ok.eq(dispatch.read_opened),
             self.trackers_full.eq(dispatch.full),
-            self.qp.index.eq(Mux(receive_queue.qp_used, receive_queue.qp.index, check.qp.index)),
+            self.qp.index.eq(Mux(check.qp_used, check.qp.index, receive_queue.qp.index)),
+            self.qp.word.eq(Mux(check.qp_used, check.qp.word, receive_queue.qp.word)),
+            receive_queue.qp_taken.eq(check.qp_used | self.qp.held),
             check.qp.row.eq(self.qp.row),
             receive_queue.qp.row.eq(self.qp.row),
             receive_queue.settle.eq(dispatch.settle),

@@ -21,6 +21,7 @@ from uwarp.contract import BURST_WORDS, RECV_WQE, EventType, Parameters, QpState
 from ..interfaces import ReadClientSignature, TableReadSignature
 from ..layouts import QP_ROW, RECV_WQE_LAYOUT, EventRequest
 from ..stream.roomy_fifo import RoomyFifo
+from .tables import RING_READ
 
 __all__ = [
     "ReceivePrefetch",
@@ -137,7 +138,7 @@ class ReceivePrefetch(wiring.Component):
                 "look": Out(1),
                 "look_qpn": Out(qpn),
                 "look_taken": In(1),
-                "qp": Out(TableReadSignature(QP_ROW, qpn)),
+                "qp": Out(TableReadSignature(QP_ROW, qpn, 4)),
                 "consumer": In(exact_log2(depth) + 1),
                 "posted": In(32),
                 "pause": In(1),
@@ -233,6 +234,7 @@ class ReceivePrefetch(wiring.Component):
             queue.data.eq(puts & ~self.sweep),
             queue.en.eq(self.sweep | puts | hints.take),
             self.qp.index.eq(qpn),
+            self.qp.word.eq(RING_READ),
             get.addr.eq(qpn),
             # Looked at in LOOK, written neither then nor in ROW.
             get.en.eq(~put.en),

@@ -101,8 +101,8 @@ class ReceiveQueue(wiring.Component):
         ``settle`` strobes when the last datagram given has met its fate, with ``consume`` if it
         was a Send that uses up its receive.
     qp : Out(TableReadSignature)
-    qp_used : Out(1)
-        ``qp.index`` is in use in this cycle. Never in one with ``lookup`` but without ``waiting``.
+    qp_taken : In(1)
+        Not in this cycle.
     wqe_read : Out(ReadClientSignature)
     event_requests : Out(stream of EventRequest)
         For each burst of ``wqe_read`` that failed.
@@ -120,8 +120,8 @@ class ReceiveQueue(wiring.Component):
                 "look": In(ReceiveLookupSignature(parameters)),
                 "settle": In(1),
                 "consume": In(1),
-                "qp": Out(TableReadSignature(QP_ROW, exact_log2(parameters.n_qp))),
-                "qp_used": Out(1),
+                "qp": Out(TableReadSignature(QP_ROW, exact_log2(parameters.n_qp), 4)),
+                "qp_taken": In(1),
                 "wqe_read": Out(ReadClientSignature()),
                 "event_requests": Out(stream.Signature(EventRequest)),
                 "busy": Out(1),
@@ -269,14 +269,16 @@ class ReceiveQueue(wiring.Component):
 
         m.d.sync += cleared.eq(reset)
         m.d.comb += [
-            prefetch.look_taken.eq((look.lookup & ~look.waiting) | is_written(prefetch.look_qpn)),
+            prefetch.look_taken.eq(
+                self.qp_taken | (look.lookup & ~look.waiting) | is_written(prefetch.look_qpn)
+            ),
             lent.eq(prefetch.look & ~prefetch.look_taken),
             qpn.eq(Mux(lent, prefetch.look_qpn, look.qpn)),
             producer.addr.eq(qpn),
             consumer.addr.eq(qpn),
             filled_end.addr.eq(qpn_1),
-            self.qp.index.eq(prefetch.look_qpn),
-            self.qp_used.eq(lent),
+            self.qp.index.eq(prefetch.qp.index),
+            self.qp.word.eq(prefetch.qp.word),
             prefetch.qp.row.eq(self.qp.row),
             flush.eq(misguessed | cleared),
         ]

@@ -26,6 +26,7 @@ from ..compare import at_least
 from ..interfaces import CreditSignature, TableReadSignature
 from ..layouts import QP_ROW, CreditOperation, RingDoorbell
 from ..stream.queue import Queue
+from .tables import QP_READS, half_words
 
 __all__ = [
     "EPOCH_WIDTH",
@@ -133,7 +134,7 @@ class SendScheduler(wiring.Component):
                 "retirements": In(stream.Signature(retirement_layout(parameters))),
                 "fetches": Out(stream.Signature(fetch_layout(parameters))),
                 "resets": Out(stream.Signature(width)),
-                "qp": Out(TableReadSignature(QP_ROW, width)),
+                "qp": Out(TableReadSignature(QP_ROW, width, 4)),
                 "qp_taken": In(1),
                 "credits": Out(CreditSignature()),
                 "qp_failed": In(1),
@@ -185,8 +186,12 @@ class SendScheduler(wiring.Component):
         retired = Signal(flight)  # one less
         more_extra, less_extra = Signal(), Signal()
         row_loads, rings, qp_loads = Signal(), Signal(), Signal()
+        may_look = Signal()
+        qp_asks = Signal()  # the first part of a row is asked for
+        qp_known = Signal()  # all of it is there
         at_once = Signal()  # the doorbell's QP has its turn
 
+        m.d.comb += may_look.eq(self.enable & ~self.qp_taken & ~self.qp.held)
         # Nothing is read while something is written.
         m.d.comb += [
             read.en.eq(~write.en),
@@ -248,14 +253,14 @@ class SendScheduler(wiring.Component):
                 with m.Elif(self.retirements.valid):
                     m.d.comb += read.addr.eq(retirement.qpn)
                     m.next = "RETIRE"
-                with m.Elif(waiting.o.valid & self.enable & ~self.qp_taken):
+                with m.Elif(waiting.o.valid & may_look):
                     m.d.comb += [read.addr.eq(waiting.o.p), waiting.o.ready.eq(1)]
                     m.d.sync += qpn.eq(waiting.o.p)
                     m.next = "LOOK"
 
             with m.State("DOORBELL"):
                 m.d.comb += self.qp.index.eq(qpn)
-                m.d.sync += at_once.eq(~waiting.o.valid & self.enable & ~self.qp_taken)
+                m.d.sync += at_once.eq(~waiting.o.valid & may_look)
                 with m.If(doorbell.qpn >= n_qp):
                     m.d.comb += self.doorbells.ready.eq(1)
                     m.next = "IDLE"
@@ -358,8 +363,8 @@ class SendScheduler(wiring.Component):
                 m.next = "GRANT"
 
             with m.State("FETCH"):
-                m.d.comb += self.fetches.valid.eq(slot_valid)
-                with m.If(slot_valid & self.fetches.ready):
+                m.d.comb += self.fetches.valid.eq(slot_valid & qp_known)
+                with m.If(slot_valid & qp_known & self.fetches.ready):
                     m.d.sync += slot_valid.eq(0)
                     m.d.comb += [
                         write.data.next.eq(next_index),
@@ -377,7 +382,7 @@ class SendScheduler(wiring.Component):
         m.d.sync += [
             row_loads.eq(fsm.ongoing("IDLE")),
             rings.eq(self.doorbells.valid),
-            qp_loads.eq(fsm.ongoing("IDLE") | fsm.ongoing("DOORBELL")),
+            qp_loads.eq(qp_asks),
         ]
         with m.If(row_loads):
             m.d.sync += [
@@ -387,8 +392,31 @@ class SendScheduler(wiring.Component):
             ]
         with m.If(fsm.ongoing("CLEAR_ROW")):
             m.d.sync += [row.producer.eq(0), row.next.eq(0), row.work.eq(0)]
+        # The reads behind the first one of a row are made as soon as the port is free.
+        loads, asks = Signal(2), Signal(2)
+        m.d.comb += [
+            qp_asks.eq(fsm.ongoing("IDLE") | fsm.ongoing("DOORBELL")),
+            self.qp.word.eq(Mux(qp_asks, 0, asks)),
+        ]
+        m.d.sync += loads.eq(Mux(self.qp_taken | qp_asks, 0, asks))
+        with m.If(~qp_asks):
+            m.d.comb += self.qp.index.eq(qpn)
+        with m.If(loads[1]):
+            m.d.sync += qp_known.eq(1)
+        with m.If(qp_asks):
+            m.d.sync += [asks.eq(1), qp_known.eq(0)]
+        with m.Elif(~self.qp_taken):
+            m.d.sync += asks.eq(asks << 1)
+        for strobe, numbers in zip((qp_loads, *loads), QP_READS[1], strict=False):
+            with m.If(strobe):
+                m.d.sync += [
+                    qp.as_value()
+                    .word_select(half, 16)
+                    .eq(self.qp.row.as_value().word_select(half, 16))
+                    for half in half_words(numbers)
+                ]
         with m.If(qp_loads):
-            m.d.sync += [qp.eq(self.qp.row), failed.eq(self.qp_failed)]
+            m.d.sync += failed.eq(self.qp_failed)
         with m.If(reserve):
             m.d.comb += [
                 request.p.operation.eq(CreditOperation.RESERVE),

@@ -52,6 +52,7 @@ from .fetch import (
     piece_layout,
 )
 from .scheduler import EPOCH_WIDTH, all_slots, qp_width, slot_width
+from .tables import SEGMENT_READ
 from .terminate import whole_code
 from .token_bucket import charge_layout
 
@@ -249,7 +250,7 @@ class Segmenter(wiring.Component):
                 "read_openings": Out(stream.Signature(ReadOpening)),
                 "opened": In(1),
                 "trackers_full": In(1),
-                "qp": Out(TableReadSignature(QP_ROW, width)),
+                "qp": Out(TableReadSignature(QP_ROW, width, 4)),
                 "qp_taken": Out(1),
                 "dry": In(1),
                 "turn": Out(width),
@@ -404,6 +405,7 @@ class Segmenter(wiring.Component):
             written.eq(row),
             row_write.data.eq(counted),
             self.qp.index.eq(turns.o.p.qpn),
+            self.qp.word.eq(SEGMENT_READ),
             self.turn.eq(owner.qpn),
             store_read.addr.eq(Mux(finds, row.head, self.recall)),
             note_read.addr.eq(Cat(Mux(finds, row.head, self.recall), finds)),
@@ -631,6 +633,8 @@ class Segmenter(wiring.Component):
                 with m.If(self.resets.valid):
                     m.d.comb += self.resets.ready.eq(1)
                     m.next = "RESET"
+                with m.Elif(self.qp.held):
+                    pass
                 with m.Elif(self.responding.valid):
                     m.next = "APPEND"
                 with m.Elif(self.messages.valid):

@@ -2,66 +2,114 @@
 
 ::
 
-    write ----> memory, one copy a read port ----> reads[*].row
-    sweep --^
+    write, word by word ----> memories of 32 or 16 bits ----> reads[*].row, several words a cycle
+    sweep ----------------^
 
-A read takes one cycle and never waits; no part of a row is read newer than another. A row is
-written one or two cycles after its ``enable``, and a port reads the old one until then, or, if it
-stays at that row, until the cycle after. After a reset ``busy`` is high for as many cycles as the
-table has rows, while each is cleared.
+A row is read in a few cycles, and so needs few memories. A read takes one cycle and never waits,
+but no row may be begun to be read while one is written: so none is read half old and half new.
+After a reset ``busy`` is high for as many cycles as a memory has words, while each is cleared.
 """
 
 from collections.abc import Sequence
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Array, Cat, Module, Mux, Signal
 from amaranth.lib import data, memory, wiring
 from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
 
-from uwarp.contract import Parameters
+from uwarp.contract import Parameters, port_rows
 
 from ..interfaces import PortLookupSignature, TableReadSignature
-from ..layouts import PORT_ROW
+from ..layouts import PORT_ROW, port_row_layout
 
-__all__ = ["BANKS", "PortTable", "RowTable", "TableWriteSignature"]
+__all__ = [
+    "AGAIN",
+    "BANKS",
+    "QP_READS",
+    "REGION_READS",
+    "RING_READ",
+    "SEGMENT_READ",
+    "PortTable",
+    "RowTable",
+    "TableWriteSignature",
+    "half_words",
+]
 
 #: Banks of the port table.
 BANKS = 4
 
+#: The number with which a row's first word comes once more.
+AGAIN = 31
+
+#: What is read in a cycle of a QP's row, as numbers of its words of 32 bits: by the receiver, the
+#: first three for its checks in turn, the last for the ring; and by the transmitter, the first two
+#: to fetch a WQE, the third to send. Of a pair the low half is the one's, the high one the other's.
+QP_READS = (
+    ((0, 1, 3, 16), (8, 9, 12, 13), (10, 11, 14, 15), (0, 2, 6, 7)),
+    ((0, (2, 4)), (5, 6), (0, 1), ()),
+)
+
+#: The one for the ring.
+RING_READ = 3
+#: The one to send.
+SEGMENT_READ = 2
+
+#: The same of a region's, for both.
+REGION_READS = (((2, 3, 1), (4, 5, 0), (6, 7), (8, 9, 10)),)
+
+
+def half_words(read: Sequence[int | tuple[int, int]]) -> list[int]:
+    """The numbers of half words, of 16 bits, that a read gives."""
+    lanes = ((item, item) if isinstance(item, int) else item for item in read)
+    return [2 * number + half for lane in lanes for half, number in enumerate(lane)]
+
 
 class TableWriteSignature(wiring.Signature):
-    """A write port of a table: ``row`` goes to ``index``. Both stay for two cycles after each with
-    ``enable``, of which there is none in these."""
+    """A write port of a table: ``row`` goes to ``index``.
+
+    Both stay for 25 cycles after each with ``enable``; in these ``held`` is high, and a word of the
+    row is ``data``, ``number`` its number, in each with ``store``: the first one with ``AGAIN``,
+    not before the sixth cycle, then all in turn. Numbers that no word has do nothing.
+    """
 
     def __init__(self, row: data.StructLayout, index_width: int) -> None:
         self.row = row
         self.index_width = index_width
-        super().__init__({"index": Out(index_width), "row": Out(row), "enable": Out(1)})
+        super().__init__(
+            {
+                "index": Out(index_width),
+                "row": Out(row),
+                "enable": Out(1),
+                "held": Out(1),
+                "store": Out(1),
+                "number": Out(range(AGAIN + 1)),
+                "data": Out(32),
+            }
+        )
 
 
 class RowTable(wiring.Component):
-    """A table with ``reads`` independent read ports. Padding is not stored and reads as 0.
+    """A table with two independent read ports.
 
-    Of a row that was not written since the reset the first field is 0, which says that the row is
-    not in use; the others may be anything.
+    Of a row that was not written since the reset the words that are the row's first are 0, which
+    says that the row is not in use; the others may be anything.
 
     Parameters
     ----------
     row : data.StructLayout
     depth : int
         Rows, a power of two, at least 2.
-    reads : int
-        Read ports.
-    first, last : Sequence[str]
-        Fields that lie at the ends of what is stored. A block RAM of which a port uses no field is
-        left out: those that only some ports use, or none, should be neighbours.
+    reads : Sequence[Sequence[Sequence[int]]]
+        Of each read port, or once for both, which then share a memory of two ports: as many reads
+        as make a row, a power of two; of each the row's words of 32 bits that it gives. A word
+        comes in one read only, but the first in up to two, in the same place of both.
 
     Members
     -------
     write : In(TableWriteSignature)
         Ignored while ``busy``.
-    ports : In(reads, init=all)
-        The read ports that the write is for, if they are not to read the same.
-    reads : In(TableReadSignature).array(reads)
+    reads : In(TableReadSignature).array(2)
+        What lies in none of the reads is 0.
     busy : Out(1)
         The rows are being cleared.
     """
@@ -70,72 +118,116 @@ class RowTable(wiring.Component):
         self,
         row: data.StructLayout,
         depth: int,
-        reads: int,
-        *,
-        first: Sequence[str] = (),
-        last: Sequence[str] = (),
+        reads: Sequence[Sequence[Sequence[int]]],
     ) -> None:
         if depth < 2 or depth & (depth - 1):
             raise ValueError(f"depth is {depth}; it takes a power of two from 2")
-        names = [name for name, _ in row if not name.startswith("_")]
-        for name in (*first, *last):
-            if name not in names:
-                raise ValueError(f"the row has no field {name!r}; it has {', '.join(names)}")
-        self._names = (*first, *(name for name in names if name not in (*first, *last)), *last)
+        self._reads = reads
         self._depth = depth
-        width = (depth - 1).bit_length()
+        width = exact_log2(depth)
+        port = TableReadSignature(row, width, len(reads[0]))
         super().__init__(
             {
                 "write": In(TableWriteSignature(row, width)),
-                "ports": In(reads, init=(1 << reads) - 1),
-                "reads": In(TableReadSignature(row, width)).array(reads),
+                "reads": In(port).array(2),
                 "busy": Out(1, init=1),
             }
         )
 
     def elaborate(self, platform):
         m = Module()
-        in_use = next(name for name, _ in self.write.row.shape())
-        stored = [
-            Mux(self.busy, 0, self.write.row[name]) if name == in_use else self.write.row[name]
-            for name in self._names
-        ]
-        width = len(Cat(stored))
-        sweep = Signal(range(self._depth))
-        enabled = Signal(2)
-        m.d.sync += enabled.eq(self.write.enable | enabled << 1)
+        write = self.write
+        sweep = Signal(range(self._depth * len(self._reads[0])))
+        word_data = Signal(32)
+        m.d.sync += word_data.eq(write.data)
         with m.If(self.busy):
-            m.d.sync += [sweep.eq(sweep + 1), self.busy.eq(~sweep.all())]
-        for number, read in enumerate(self.reads):
-            # No row is read while it is written: synthesis need not add logic for that case.
-            rows = memory.Memory(shape=width, depth=self._depth, init=[], attrs={"no_rw_check": 1})
-            m.submodules[f"rows{number}"] = rows
-            write_port, read_port = rows.write_port(), rows.read_port()
-            # What block RAM gives of a row that is written at the same time is not defined. A port
-            # that has come to the row in this cycle comes first; one that was there keeps what it
-            # has read.
-            is_there = Signal(name=f"is_there_{number}")
-            was_there = Signal(name=f"was_there_{number}")
-            written = Signal(name=f"written_{number}")
-            writes = Signal(name=f"writes_{number}")
-            chosen = self.ports[number]
-            kept = chosen & (enabled[0] & was_there | enabled[1] & ~written)
-            m.d.sync += [was_there.eq(is_there), written.eq(writes)]
-            m.d.comb += [
-                is_there.eq(read.index == self.write.index),
-                writes.eq(~self.busy & (kept | chosen & enabled[0] & ~is_there)),
-                write_port.addr.eq(Mux(self.busy, sweep, self.write.index)),
-                write_port.data.eq(Cat(stored)),
-                write_port.en.eq(self.busy | writes),
-                read_port.addr.eq(read.index),
-                read_port.en.eq(~(kept & is_there)),
-                Cat(read.row[name] for name in self._names).eq(read_port.data),
-            ]
+            m.d.sync += [sweep.eq(sweep + 1), self.busy.eq(~sweep.all()), word_data.eq(0)]
+        shared = len(self._reads) == 1
+        for number, reads in enumerate(self._reads):
+            ports = self.reads if shared else self.reads[number : number + 1]
+            self._store(m, f"rows{number}", reads, ports, sweep, word_data)
+        for read in self.reads:
+            m.d.comb += read.held.eq(write.held)
         return m
+
+    def _store(self, m, name, reads, ports, sweep, word_data):
+        """A copy of the table, of which a read gives as many words of 32 bits as there are lanes,
+        each in a memory of its own; or in two, as wide as both ports of one can be."""
+        write = self.write
+        halves = [half_words(read) for read in reads]
+        lanes = max(len(numbers) for numbers in halves) // 2
+        places = {}
+        for word, numbers in enumerate(halves):
+            for place, half in enumerate(numbers):
+                again = any(half in earlier for earlier in halves[:word])
+                places.setdefault(AGAIN if again else half // 2, []).append((word, place))
+
+        address = Signal.like(sweep, name=f"{name}_address")
+        writes = Signal(2 * lanes, name=f"{name}_writes")
+        word = Signal(range(len(reads)), name=f"{name}_word")
+        comes = Signal(2 * lanes, name=f"{name}_comes")
+        with m.Switch(write.number):
+            for number, items in places.items():
+                with m.Case(number):
+                    m.d.comb += [
+                        word.eq(items[0][0]),
+                        comes.eq(sum(1 << place for _, place in items)),
+                    ]
+        m.d.sync += [
+            address.eq(Mux(self.busy, sweep, Cat(word, write.index))),
+            writes.eq(Mux(self.busy, -1, Mux(write.store, comes, 0))),
+        ]
+        two = len(ports) == 2
+        width = 1 if two else 2  # of a memory, in half words
+        addresses = [Signal.like(address, name=f"{name}_read{side}") for side in range(len(ports))]
+        m.d.comb += [
+            a.eq(Cat(port.word, port.index)) for a, port in zip(addresses, ports, strict=True)
+        ]
+        if two:
+            # One of the memory's ports reads and writes: a word, or what nobody looks at.
+            with m.If(writes.any()):
+                m.d.comb += addresses[0].eq(address)
+        given = [Signal(32 * lanes, name=f"{name}_{side}") for side in range(len(ports))]
+        for first in range(0, 2 * lanes, width):
+            # No row is read while it is written: synthesis need not add logic for that case.
+            rows = memory.Memory(
+                shape=16 * width,
+                depth=self._depth * len(reads),
+                init=[],
+                attrs={"no_rw_check": 1, "ram_style": "block"},
+            )
+            m.submodules[f"{name}_{first}"] = rows
+            write_port = rows.write_port(granularity=16)
+            start = 16 * first % 32
+            for side, read_address in enumerate(addresses):
+                reader = rows.read_port()
+                m.d.comb += [
+                    reader.addr.eq(read_address),
+                    given[side][16 * first : 16 * (first + width)].eq(reader.data),
+                ]
+                if two and side == 0:
+                    m.d.comb += reader.en.eq(~writes[first])
+            m.d.comb += [
+                write_port.addr.eq(addresses[0] if two else address),
+                write_port.data.eq(word_data[start : start + 16 * width]),
+                write_port.en.eq(writes[first : first + width]),
+            ]
+        for port, bits in zip(ports, given, strict=True):
+            known = set()
+            for numbers in halves:
+                for place, half in enumerate(numbers):
+                    if half not in known:
+                        m.d.comb += port.row.as_value()[16 * half : 16 * half + 16].eq(
+                            bits[16 * place : 16 * place + 16]
+                        )
+                known |= set(numbers)
 
 
 class PortTable(wiring.Component):
     """The UDP port table: four banks, looked up at once (see ``uwarp.contract.port_rows``).
+
+    Two banks share a memory of two ports. A row is written when a lookup has stayed at its rows for
+    a cycle: so it gives the old row or the new one.
 
     Parameters
     ----------
@@ -144,35 +236,105 @@ class PortTable(wiring.Component):
     Members
     -------
     write : In(TableWriteSignature)
-        Row ``bank * n_qp + r`` is row ``r`` of a bank. Ignored while ``busy``.
+        Row ``bank * n_qp + r`` is row ``r`` of a bank. Ignored while ``busy``. Written when the
+        lookups of the bank pause for a cycle.
     lookup : In(PortLookupSignature)
     busy : Out(1)
     """
 
     def __init__(self, parameters: Parameters) -> None:
-        self._depth = parameters.n_qp
-        width = (parameters.n_qp - 1).bit_length()
+        self._parameters = parameters
+        self._width = width = exact_log2(parameters.n_qp)
         super().__init__(
             {
                 "write": In(TableWriteSignature(PORT_ROW, width + 2)),
-                "lookup": In(PortLookupSignature(width)),
-                "busy": Out(1),
+                "lookup": In(PortLookupSignature(parameters)),
+                "busy": Out(1, init=1),
             }
         )
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.table = table = RowTable(PORT_ROW, self._depth, BANKS)
-        width = len(table.write.index)
+        parameters, width = self._parameters, self._width
+        row, index = self.write.row, self.write.index
+        bank = index[width:]
+        stored = Signal(port_row_layout(parameters))
+        address = Signal(width + 1)
+        sweep = Signal.like(address)
+        clears = Signal()
+        enabled = Signal()
+        waits = Signal(BANKS // 2)  # a row for one of these banks
+        # What lies where its port is not looked for is never found.
+        belongs = Signal()
+        exists = Signal()
+        # Each bank's row is the low bits of the port but for other bits of it.
+        others = Array(place ^ row.port for place in port_rows(row.port, parameters.n_qp))
+        place = Signal(width)
         m.d.comb += [
-            table.write.index.eq(self.write.index[:width]),
-            table.write.row.eq(self.write.row),
-            table.write.enable.eq(self.write.enable),
-            table.ports.eq(1 << self.write.index[width:]),
-            self.busy.eq(table.busy),
+            place.eq(row.port ^ others[bank]),
+            belongs.eq(place == index[:width]),
+            exists.eq(
+                ~Mux(
+                    row.group,
+                    row.qpn[exact_log2(parameters.n_group) :].any(),
+                    row.qpn[width:].any(),
+                )
+            ),
         ]
-        for read, index, row in zip(
-            table.reads, self.lookup.indices, self.lookup.rows, strict=True
-        ):
-            m.d.comb += [read.index.eq(index), row.eq(read.row)]
+        m.d.sync += [
+            enabled.eq(self.write.enable),
+            stored.group.eq(row.group),
+            stored.exists.eq(exists),
+            stored.number.eq(row.qpn | ~exists.replicate(16)),
+            stored.tag.eq(row.port[width:]),
+        ]
+        m.d.sync += [
+            address.eq(Mux(self.busy, sweep, Cat(index[:width], bank[0]))),
+            clears.eq(self.busy),
+        ]
+        with m.If(self.busy | ~row.valid | ~belongs):
+            m.d.sync += stored.eq(0)
+        with m.If(self.busy):
+            m.d.sync += [sweep.eq(sweep + 1), self.busy.eq(~sweep.all())]
+
+        for pair in range(BANKS // 2):
+            # No row is read while it is written: synthesis need not add logic for that case.
+            rows = memory.Memory(
+                shape=stored.shape().size,
+                depth=2 * parameters.n_qp,
+                init=[],
+                attrs={"no_rw_check": 1, "ram_style": "block"},
+            )
+            m.submodules[f"rows{pair}"] = rows
+            indices = self.lookup.indices[2 * pair : 2 * pair + 2]
+            before = Signal(2 * width, name=f"before{pair}")
+            # Without ``keep`` each bit of an address would find this out by itself.
+            writes = Signal(name=f"writes{pair}", attrs={"keep": 1})
+            m.d.sync += before.eq(Cat(indices))
+            m.d.comb += writes.eq(clears | (waits[pair] & (before == Cat(indices))))
+            with m.If(enabled):
+                m.d.sync += waits[pair].eq(~self.busy & (bank[1] == pair))
+            with m.Elif(writes):
+                m.d.sync += waits[pair].eq(0)
+            # One of the memory's ports reads and writes.
+            addresses = [
+                Signal.like(address, name=f"address{2 * pair + number}") for number in range(2)
+            ]
+            m.d.comb += [
+                addresses[0].eq(Mux(writes, address, Cat(indices[0], 0))),
+                addresses[1].eq(Cat(indices[1], 1)),
+            ]
+            write_port = rows.write_port()
+            m.d.comb += [
+                write_port.addr.eq(addresses[0]),
+                write_port.data.eq(stored),
+                write_port.en.eq(writes),
+            ]
+            for number, read_address in enumerate(addresses):
+                reader = rows.read_port()
+                m.d.comb += [
+                    reader.addr.eq(read_address),
+                    reader.en.eq(~writes),
+                    self.lookup.rows[2 * pair + number].as_value().eq(reader.data),
+                ]
         return m

@@ -28,8 +28,7 @@ class PortLookup(wiring.Component):
 
     Parameters
     ----------
-    n_qp : int
-        Rows of a bank.
+    parameters : Parameters
 
     Attributes
     ----------
@@ -40,15 +39,16 @@ class PortLookup(wiring.Component):
     is_group : Out(1)
         A group has that of four cycles before.
     qpn : Out(16)
-        Of that of four cycles before: of the lowest bank that has it, 0 if none has.
+        Of that of four cycles before: of the lowest bank that has it, 0 if none has. One beyond its
+        table is another such one.
     """
 
-    def __init__(self, n_qp):
-        self._n_qp = n_qp
+    def __init__(self, parameters):
+        self._n_qp = parameters.n_qp
         super().__init__(
             {
                 "port": In(16),
-                "ports": Out(PortLookupSignature((n_qp - 1).bit_length())),
+                "ports": Out(PortLookupSignature(parameters)),
                 "hit": Out(1),
                 "is_group": Out(1),
                 "qpn": Out(16),
@@ -59,16 +59,20 @@ class PortLookup(wiring.Component):
         m = Module()
         for index, row in zip(self.ports.indices, port_rows(self.port, self._n_qp), strict=True):
             m.d.comb += index.eq(row)
+        width = len(self.ports.indices[0])
         found = Signal(len(self.ports.rows))
         chosen, group, qpns = [], [], []
         for index, row in enumerate(self.ports.rows):
-            held, qpn = Signal.like(row, name=f"row{index}"), Signal(16, name=f"qpn{index}")
+            held = Signal.like(row, name=f"row{index}")
+            qpn = Signal(len(row.number) + 1, name=f"qpn{index}")
             is_group = Signal(name=f"is_group{index}")
             m.d.sync += [
                 held.eq(row),
-                qpn.eq(held.qpn),
+                qpn.eq(Cat(held.number, ~held.exists)),
                 is_group.eq(held.group),
-                found[index].eq(held.valid & (held.port == self.port)),
+                found[index].eq(
+                    (held.group | held.exists | held.number[0]) & (held.tag == self.port[width:])
+                ),
             ]
             chosen.append(found[index] & ~found[:index].any())
             group.append(is_group)

@@ -103,7 +103,7 @@ class FrameReceiver(wiring.Component):
                 "rx": In(PacketSignature()),
                 "cut": In(1),
                 "config": In(PortConfig),
-                "ports": Out(PortLookupSignature((parameters.n_qp - 1).bit_length())),
+                "ports": Out(PortLookupSignature(parameters)),
                 "groups": Out(GroupLookupSignature((parameters.n_group - 1).bit_length())),
                 "datagrams": Out(stream.Signature(Datagram)),
                 "waiting": Out(1),
@@ -139,7 +139,7 @@ class FrameReceiver(wiring.Component):
             checked.word.eq(words[0]),
         ]
 
-        m.submodules.lookup = lookup = PortLookup(self._parameters.n_qp)
+        m.submodules.lookup = lookup = PortLookup(self._parameters)
         m.submodules.group = group = GroupLookup(self._parameters)
         wiring.connect(m, lookup.ports, wiring.flipped(self.ports))
         wiring.connect(m, group.groups, wiring.flipped(self.groups))
