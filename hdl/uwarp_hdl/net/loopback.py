@@ -109,6 +109,12 @@ class Loopback(wiring.Component):
         gives, few, full = Signal(), Signal(), Signal()
         fetched, unread, word = self._hold(m, rx.valid & ~passing, gives, few, full)
         inside = Signal()  # a frame from the MAC, which goes on
+        # The last word given, if any since the looped frame, ended its frame.
+        ended, ended_before = Signal(), Signal()
+        held = Signal(PacketBeat)
+        held_valid = Signal()
+        m.d.comb += ended.eq(Mux(held_valid, held.last, ended_before))
+        m.d.sync += ended_before.eq(ended | looping)
         with m.FSM() as fsm:
             with m.State("MAC"):
                 m.d.comb += starts.eq(loops & Mux(rx.valid, rx.p.last, ~inside))
@@ -122,11 +128,10 @@ class Loopback(wiring.Component):
                     m.next = "HELD"
             with m.State("HELD"):
                 m.d.comb += [
-                    starts.eq(loops & few & ~inside),
+                    starts.eq(loops & few & ended),
                     gives.eq(fetched & ~starts),
                 ]
-                with m.If(gives):
-                    m.d.sync += inside.eq(~word.last)
+                m.d.sync += inside.eq(~ended)
                 with m.If(starts):
                     m.next = "LOOPED"
                 with m.Elif(~rx.valid & ~fetched & ~unread):
@@ -138,10 +143,8 @@ class Loopback(wiring.Component):
             ]
 
         # Each is 0 when another goes on: that is the registers' reset, and their OR is the choice.
-        looped, held, passed = (
-            Signal(PacketBeat, name=name) for name in ("looped", "held", "passed")
-        )
-        looped_valid, held_valid = Signal(), Signal()
+        looped, passed = Signal(PacketBeat), Signal(PacketBeat)
+        looped_valid = Signal()
         m.d.sync += [
             looped_valid.eq((taken & looping) | self.cut),
             looped.eq(sent.p),
