@@ -42,6 +42,9 @@ class Harness(wiring.Component):
         m.submodules.table = self.table
         m.submodules.payloads = payloads = self.payloads
         wiring.connect(m, self.copies.members, self.table.members)
+        write = self.table.write
+        m.d.sync += write.number.eq(write.number + 1)
+        m.d.comb += write.data.eq(write.row.as_value().word_select(write.number, 32))
         connect_streams(m, payloads.o, self.copies.payload_i)
         m.d.comb += [
             payloads.again.eq(self.copies.again),

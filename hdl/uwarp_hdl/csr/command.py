@@ -120,6 +120,7 @@ class TableCommand(wiring.Component):
                 port.row.as_value().eq(command.data),
                 port.enable.eq(enable & in_range[table]),
             ]
+        m.d.comb += [self.group.number.eq(numbers[-1]), self.group.data.eq(command.word)]
         for table, port in ((Table.QP, self.qp), (Table.REGION, self.region)):
             is_kind = Signal(name=f"is_{table.name.lower()}")
             m.d.sync += is_kind.eq(command.kind == table)
@@ -169,7 +170,9 @@ class TableCommand(wiring.Component):
                         m.d.sync += [ring.valid.eq(1) for ring in rings]
                         m.next = "POST"
             with m.State("WRITE"):
+                m.d.sync += number.eq(number + 1)
                 with m.If(self.group_written):
+                    m.d.sync += number.eq(_FIRST)
                     m.next = "DONE"
             with m.State("POST"):
                 posts = (*rings, self.post_completion)

@@ -8,14 +8,14 @@
               lookup (in_use)   queued - copied = under way     members      lookup
 
 So a datagram whose frame came to a group's address goes to members of that group, whatever the row
-becomes. Members are written one a cycle.
+becomes. Members are written two a cycle, as the row's words pass.
 """
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import memory, wiring
 from amaranth.lib.wiring import In, Out
 
-from uwarp.contract import GROUP_MEMBERS, Parameters
+from uwarp.contract import GROUP_ENTRY, GROUP_MEMBERS, Parameters
 
 from ..interfaces import GroupLookupSignature, GroupMemberSignature
 from ..iwarp.tables import TableWriteSignature
@@ -26,11 +26,14 @@ __all__ = ["GroupTable"]
 #: Cycles after which every datagram whose group was looked up before is queued, and more.
 _LOOKUP_CYCLES = 12
 
+#: The row's word with the first two members.
+_MEMBERS = GROUP_ENTRY.offset("member0") // 32
+
 
 class GroupTable(wiring.Component):
     """Rows of groups, none in use after a reset.
 
-    A write takes some 30 cycles, and as many as the datagrams to groups that wait then need to be
+    A write takes 30 to 65 cycles, and as many as the datagrams to groups that wait then need to be
     copied.
 
     Parameters
@@ -42,7 +45,8 @@ class GroupTable(wiring.Component):
     Members
     -------
     write : In(TableWriteSignature)
-        Not while ``busy``. The row stays until ``written``. A count above 16 is 16.
+        Not while ``busy``. The row stays until ``written``, and its words pass, each with its
+        number, in turn and again and again, one a cycle. A count above 16 is 16.
     written : Out(1)
         Strobe.
     lookup : In(GroupLookupSignature)
@@ -73,17 +77,20 @@ class GroupTable(wiring.Component):
         index = Signal(width)
         m.submodules.addresses = addresses = memory.Memory(shape=129, depth=depth, init=[])
         put_address, get_address = addresses.write_port(), addresses.read_port(domain="comb")
-        m.submodules.qpns = qpns = memory.Memory(shape=17, depth=depth * GROUP_MEMBERS, init=[])
+        pairs = GROUP_MEMBERS // 2
+        m.submodules.qpns = qpns = memory.Memory(shape=34, depth=depth * pairs, init=[])
         put_member, get_member = qpns.write_port(), qpns.read_port()
+        is_odd = Signal()
         m.d.comb += [
             get_address.addr.eq(self.lookup.index),
             Cat(self.lookup.address, self.lookup.in_use).eq(get_address.data),
-            get_member.addr.eq(Cat(self.members.member, self.members.row)),
+            get_member.addr.eq(Cat(self.members.member[1:], self.members.row)),
             # No row is looked up while it is written. Since synthesis can see that, it adds no
             # logic behind the memory for its sake.
             get_member.en.eq(~put_member.en | (self.members.row != index)),
-            Cat(self.members.qpn, self.members.last).eq(get_member.data),
+            Cat(self.members.qpn, self.members.last).eq(get_member.data.word_select(is_odd, 17)),
         ]
+        m.d.sync += is_odd.eq(self.members.member[0])
 
         under_way = Signal(range(self._datagrams + 2))
         under_way_next = Signal.like(under_way)
@@ -91,19 +98,20 @@ class GroupTable(wiring.Component):
         m.d.sync += under_way.eq(under_way_next)
 
         left = Signal.like(under_way)
-        member = Signal(range(GROUP_MEMBERS))
+        pair = Signal(range(pairs))
         in_use = Signal()
-        # A tree takes fewer LUTs than a choice among 16 does.
-        numbers = [row[f"member{number}"] for number in range(GROUP_MEMBERS)]
-        for bit in member:
-            pairs = zip(numbers[::2], numbers[1::2], strict=True)
-            numbers = [Mux(bit, odd, even) for even, odd in pairs]
+        word = self.write.data
         m.d.comb += [
             put_address.addr.eq(index),
             put_address.data.eq(Cat(row.address, in_use)),
-            put_member.addr.eq(Cat(member, index)),
+            put_member.addr.eq(Cat(pair, index)),
             put_member.data.eq(
-                Cat(*numbers, (row.count == member + 1) | (member == GROUP_MEMBERS - 1))
+                Cat(
+                    word[:16],
+                    row.count == Cat(Const(1, 1), pair),
+                    word[16:],
+                    (row.count == Cat(Const(0, 1), pair + 1)) | (pair == pairs - 1),
+                )
             ),
         ]
         with m.FSM():
@@ -124,13 +132,16 @@ class GroupTable(wiring.Component):
                     m.d.sync += left.eq(under_way_next)
                     m.next = "DRAIN"
             with m.State("DRAIN"):
-                m.d.sync += [member.eq(0), left.eq(Mux(self.members.copied, left - 1, left))]
+                m.d.sync += left.eq(Mux(self.members.copied, left - 1, left))
                 with m.If(left == 0):
+                    m.next = "WORDS"
+            with m.State("WORDS"):
+                with m.If(self.write.number == _MEMBERS - 1):
                     m.next = "MEMBERS"
             with m.State("MEMBERS"):
                 m.d.comb += put_member.en.eq(1)
-                m.d.sync += member.eq(member + 1)
-                with m.If(member == GROUP_MEMBERS - 1):
+                m.d.sync += pair.eq(pair + 1)
+                with m.If(pair == pairs - 1):
                     m.next = "ADDRESS"
             with m.State("ADDRESS"):
                 m.d.comb += [
