@@ -67,8 +67,10 @@ class Arena(HostMemory):
         self._free = 0
 
     def allocate(self, length: int) -> int:
-        """DMA address of the first of ``length`` fresh octets: the first of a page."""
-        start = self._free
+        """DMA address of the first of ``length`` fresh octets: as ``Device.map`` has it, a multiple
+        of the power of two that holds them, and of a page."""
+        step = max(PAGE, 1 << (length - 1).bit_length())
+        start = -(-self._free // step) * step
         if start + length > len(self.octets):
             raise MemoryError(f"{length} octets; {len(self.octets) - start} are left")
         address = self._map(self._address + start, length)

@@ -181,6 +181,10 @@ class Twin:
 
     # Tables and rings
 
+    def allocate_ring(self, octets: int) -> int:
+        """DMA address of a ring, a multiple of its size."""
+        return self.allocate(octets, max(64, octets))
+
     async def write_row(self, table: Table, row: int, **fields: int) -> None:
         structure = TABLES[table]
         value = structure.to_int(**fields)
@@ -201,14 +205,14 @@ class Twin:
         raise ValueError(f"port {port} has no room in the table")
 
     async def create_cq(self, cq: int, log2: int) -> None:
-        queue = _Queue(self.allocate(CQE.size << log2), log2)
+        queue = _Queue(self.allocate_ring(CQE.size << log2), log2)
         self.poke(queue.address, bytes(queue.octets))
         self._queues[cq] = queue
         await self.write_row(Table.CQ, cq, valid=1, log2=log2, addr=queue.address)
 
     async def create_event_ring(self, log2: int) -> None:
         octets = EVENT.size << log2
-        address = self.allocate(octets)
+        address = self.allocate_ring(octets)
         self.poke(address, bytes(octets))
         self._event_rings.append(range(address, address + octets))
         await self.write_register(Register.EVENT_ADDR_LOW, address & 0xFFFF_FFFF)
@@ -234,8 +238,8 @@ class Twin:
     ) -> None:
         """Take a QP through RESET to the state of ``fields``, with rings of its own."""
         size = SEND_WQE.size + (SEND_WQE_EXTENSION.size if fields.get("sq_wide") else 0)
-        send = _Ring(self.allocate(size << sq_log2, size), sq_log2, size)
-        receive = _Ring(self.allocate(RECV_WQE.size << rq_log2), rq_log2, RECV_WQE.size)
+        send = _Ring(self.allocate_ring(size << sq_log2), sq_log2, size)
+        receive = _Ring(self.allocate_ring(RECV_WQE.size << rq_log2), rq_log2, RECV_WQE.size)
         self._send_rings[qpn], self._receive_rings[qpn] = send, receive
         row = {
             "sq_log2": sq_log2,

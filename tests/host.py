@@ -164,8 +164,13 @@ class Host:
         self.set(Register.TABLE_SELECT, table << 16 | row)
         self.set(Register.TABLE_COMMAND, 1)
 
+    def _ring(self, entry: int, log2: int) -> Ring:
+        """A ring of ``2 ** log2`` entries of ``entry`` octets, at a multiple of its size."""
+        size = entry << log2
+        return Ring(self.memory.allocate(size, max(64, size)), log2, entry)
+
     def add_cq(self, number: int, log2: int = 6) -> None:
-        ring = Ring(self.memory.allocate(CQE.size << log2), log2, CQE.size)
+        ring = self._ring(CQE.size, log2)
         self.memory.write(ring.address, bytes(CQE.size << log2))
         self.cqs[number] = ring
         self.write_row(Table.CQ, number, valid=1, log2=log2, addr=ring.address)
@@ -175,7 +180,7 @@ class Host:
 
     def add_events(self, log2: int = 4) -> None:
         """Set the event ring up."""
-        ring = Ring(self.memory.allocate(EVENT.size << log2), log2, EVENT.size)
+        ring = self._ring(EVENT.size, log2)
         self.memory.write(ring.address, bytes(EVENT.size << log2))
         self.set(Register.EVENT_ADDR_LOW, ring.address & 0xFFFF_FFFF)
         self.set(Register.EVENT_ADDR_HIGH, ring.address >> 32)
@@ -204,8 +209,7 @@ class Host:
     def add_qp(self, number: int, *, port: int, ring_log2: int = 4, **fields: int) -> None:
         """A QP in RTS that accepts everything; ``fields`` go over the defaults of its row."""
         entry = SEND_WQE.size + (SEND_WQE_EXTENSION.size if fields.get("sq_wide") else 0)
-        sq = Ring(self.memory.allocate(entry << ring_log2, entry), ring_log2, entry)
-        rq = Ring(self.memory.allocate(RECV_WQE.size << ring_log2), ring_log2, RECV_WQE.size)
+        sq, rq = self._ring(entry, ring_log2), self._ring(RECV_WQE.size, ring_log2)
         self.sqs[number], self.rqs[number] = sq, rq
         row = {
             "state": QpState.RTS,

@@ -27,6 +27,10 @@ __all__ = ["DEVICE", "PathStep", "SynthError", "UnitReport", "fold", "synthesise
 DEVICE = "LFE5U-85F"
 _TARGET_MHZ = 200
 
+#: How long a path's LUTs and their wires may take by ABC's reckoning, in ps: shorter ones are made
+#: smaller instead of faster. It knows little of wires: 6400 ps would be too long.
+_LOGIC_PS = 4000
+
 # COMB sites that a primitive occupies: a carry cell two LUT4s, a 16x4 RAM four and two for writing.
 _LUT4_OF = {"LUT4": 1, "CCU2C": 2, "TRELLIS_DPR16X4": 6}
 
@@ -79,7 +83,11 @@ for command in sys.argv[1:]:
 
 
 def _yosys(top: str, source: str, target: str, directory: Path) -> dict[str, Any]:
-    commands = [f"read_verilog {source}", f"synth_ecp5 -top {top} -json {target}"]
+    commands = [
+        f"scratchpad -set abc9.D {_LOGIC_PS}",
+        f"read_verilog {source}",
+        f"synth_ecp5 -top {top} -json {target}",
+    ]
     _run([sys.executable, "-c", _YOSYS, *commands], directory)
     netlist: dict[str, Any] = json.loads((directory / target).read_text())
     fold(netlist["modules"][top])
