@@ -3,6 +3,11 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A machine with much else to do is slow: no fault of what is tested.
+settings.register_profile("uwarp", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("uwarp")
 
 
 @pytest.fixture(scope="session")
