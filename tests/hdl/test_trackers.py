@@ -293,10 +293,35 @@ def test_names_of_one_digest(field):
         assert ctx.get(dut.sure) or not own  # it stays so
         return own
 
+    async def begin_again(ctx, number, pause):
+        """With ``own`` what is told is of its message, if that becomes the first meanwhile, too."""
+        ctx.set(dut.renew, 1)
+        await ctx.tick()
+        ctx.set(dut.renew, 0)
+        ctx.set(dut.name, named(number))
+        await ctx.tick().repeat(3)
+        for _ in range(4):
+            ctx.set(dut.begin, 1)
+            await ctx.tick()
+            ctx.set(dut.begin, 0)
+            await ctx.tick()
+            start = ctx.get(dut.span.start)
+            await ctx.tick()
+            told = [start, ctx.get(dut.span.dma_addr) >> 40, ctx.get(dut.span.map_base)]
+            await ctx.tick().repeat(3)
+            if ctx.get(dut.own):
+                assert told == [100 * number, 100 * number, 64 * number], f"after {pause}"
+                return
+            await ctx.tick().repeat(pause)
+        raise AssertionError(f"message {number} is not found, begun every {6 + pause} cycles")
+
     async def bench(ctx):
         for number in (3, 4, 5):
             await open_message(ctx, number)
         ctx.set(dut.digest, 7)
+        for pause in range(1, 12):
+            for number in (3, 4, 5):
+                await begin_again(ctx, number, pause)
         for number in (3, 4, 5):
             assert await look(ctx, number) == (100 * number, number - 2)
             for _ in range(20):

@@ -102,7 +102,8 @@ class Trackers(wiring.Component):
     span : Out
         ... where its message lies: ``start`` two cycles after that, the rest three.
     name, own : In, Out(1)
-        ... six cycles after that: its message has this name, which was there four cycles before.
+        ... six cycles after that: its message has this name, which was there four cycles before;
+        not if another has come into its place since.
         Only to be asked for the ``digest`` that this name has: what of it follows from that is not
         compared.
     seen, found_index : Out
@@ -461,6 +462,11 @@ class Trackers(wiring.Component):
             same = equal(m, word[len(head) :][: len(asked)], asked)
             with m.If(is_word[number]):
                 m.d.sync += owns[number].eq(same)
+        # Words of two trackers are no name, even if each is like what is asked for.
+        moved = Signal()
+        m.d.comb += moved.eq(self.found_index != before)
+        with m.If(moved):
+            m.d.sync += owns.eq(0)
         with m.If(is_word[0]):
             m.d.sync += [
                 self.span.granule_log2.eq(first.granule_log2),
@@ -482,7 +488,7 @@ class Trackers(wiring.Component):
             settled.eq(Cat(1, settled[:-1])),
             was_seen.eq(self.seen),
         ]
-        with m.If(~self.seen | ~was_seen | (self.found_index != before) | unsettled):
+        with m.If(~self.seen | ~was_seen | moved | unsettled):
             m.d.sync += settled.eq(0)
         m.d.comb += self.sure.eq(~self.seen | (settled[-1] & self.own))
         # Of ``before``: which is found has maybe changed a cycle ago, because of this.
