@@ -169,19 +169,13 @@ def run_bench(
 
 def main() -> int:
     """Fill the cache with the NIC for cocotb, and with the one that writes waveforms."""
-    from uwarp.device import DeviceError
-    from uwarp.device.build import rtl_library
+    from uwarp.device import build
 
     from .stage import BENCH
 
     print("compiling the NIC for the benches (once)", file=sys.stderr, flush=True)
     compiled(BENCH)
-    try:
-        rtl_library(Parameters(), trace=True)
-    except DeviceError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
+    return build.main(trace=True)
 
 
 if __name__ == "__main__":

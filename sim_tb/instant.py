@@ -10,7 +10,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from uwarp.contract import Doorbell, Parameters, Register, doorbell_address
-from uwarp.device.memory import FIRST, PAGE, AddressSpace
+from uwarp.device.memory import FIRST, PAGE, AddressSpace, aligned
 from uwarp.device.rtl import RtlNic
 from uwarp.model import MemoryFault, Rnic
 from uwarp.wire import wire_octets
@@ -69,8 +69,7 @@ class Arena(HostMemory):
     def allocate(self, length: int) -> int:
         """DMA address of the first of ``length`` fresh octets: as ``Device.map`` has it, a multiple
         of the power of two that holds them, and of a page."""
-        step = max(PAGE, 1 << (length - 1).bit_length())
-        start = -(-self._free // step) * step
+        start = aligned(self._free, length)
         if start + length > len(self.octets):
             raise MemoryError(f"{length} octets; {len(self.octets) - start} are left")
         address = self._map(self._address + start, length)

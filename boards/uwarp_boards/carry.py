@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations, product
 
-from .netlist import PINS, Assignment, Function, Net, Netlist, distinct, place, points
+from .netlist import PINS, Assignment, Function, Net, Netlist, distinct, place, points, table_text
 
 __all__ = ["fold_carry_luts"]
 
@@ -46,22 +46,22 @@ class _Half:
 
     def fit(self) -> _Fit | None:
         """Pins and a table that do this, if there are any."""
+        if len(self.nets) > len(PINS):
+            return None
         for rest in product("01", repeat=len(PINS) - len(self.nets)):
             for pins in sorted(set(permutations((*self.nets, *rest))), key=str):
                 table = self._table(pins)
                 if table is not None:
-                    return pins, "".join(str(table.get(number, 0)) for number in range(15, -1, -1))
+                    return pins, table_text(table)
         return None
 
     def _table(self, pins: tuple[Net, ...]) -> dict[int, int] | None:
         table = {place(pins, point): self.propagate(point) for point in points(self.nets)}
-        for point in points(self.nets) if self.generate else ():
-            assert self.generate is not None
+        for point in points(self.nets):
+            if self.generate is None or self.propagate(point):
+                continue
             carry = self.generate(point)
-            if (
-                not self.propagate(point)
-                and table.setdefault(place(pins[:2], point), carry) != carry
-            ):
+            if table.setdefault(place(pins[:2], point), carry) != carry:
                 return None
         return table
 
@@ -172,7 +172,7 @@ def _fold_load(netlist: Netlist, halves: Sequence[tuple[str, int]]) -> None:
         lut, _ = next(iter(readers))
         if len(readers) > 1 or netlist.kind(lut) != "LUT4":
             return
-        if any(netlist.kind(reader) == "PFUMX" for reader, _ in netlist.read_from(lut, "Z")):
+        if netlist.feeds_mux(lut):
             return
         found = _loads(netlist, lut, netlist.pin(name, f"S{number}"))
         loads = found if loads is None else loads & found
@@ -186,8 +186,7 @@ def _fold_load(netlist: Netlist, halves: Sequence[tuple[str, int]]) -> None:
             if half is None:
                 break
             total = netlist.pin(name, f"S{number}")
-            half = _loaded(netlist, half, load, lut, total)
-            fit = half.fit() if len(half.nets) <= len(PINS) else None
+            fit = _loaded(netlist, half, load, lut, total).fit()
             if fit is None:
                 break
             fits.append(fit)
@@ -203,9 +202,7 @@ def _replace_load(
     for (name, number), lut, fit in zip(halves, luts, fits, strict=True):
         _set_half(netlist, name, number, fit)
         if lut:
-            result = netlist.pin(lut, "Z")
-            netlist.remove(lut)
-            netlist.drive(name, f"S{number}", result)
+            netlist.take_place(name, f"S{number}", lut)
 
 
 def _fold_first(netlist: Netlist) -> None:
@@ -226,10 +223,8 @@ def _fold_first(netlist: Netlist) -> None:
                 function(point) != half.propagate(point) ^ carry for point in points(half.nets)
             ):
                 continue
-            if all(netlist.kind(reader) != "PFUMX" for reader, _ in netlist.read_from(lut, "Z")):
-                result = netlist.pin(lut, "Z")
-                netlist.remove(lut)
-                netlist.drive(name, "S0", result)
+            if not netlist.feeds_mux(lut):
+                netlist.take_place(name, "S0", lut)
                 break
 
 
@@ -253,7 +248,7 @@ def _fold_operand(netlist: Netlist, lut: str) -> bool:
             behind(half.propagate),
             half.generate and behind(half.generate),
         )
-        fit = half.fit() if len(half.nets) <= len(PINS) else None
+        fit = half.fit()
         if fit is None:
             return False
         fits[reader, int(port[-1])] = fit

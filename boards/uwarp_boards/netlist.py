@@ -7,7 +7,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
 from typing import Any
 
-__all__ = ["PINS", "Assignment", "Function", "Net", "Netlist", "distinct", "place", "points"]
+__all__ = [
+    "PINS",
+    "Assignment",
+    "Function",
+    "Net",
+    "Netlist",
+    "distinct",
+    "place",
+    "points",
+    "table_text",
+]
 
 #: The inputs of a LUT4; the first is the lowest bit of the number of a place in its table.
 PINS = "ABCD"
@@ -35,6 +45,11 @@ def points(nets: Sequence[Net]) -> Iterator[Assignment]:
         yield dict(zip(nets, values, strict=True))
 
 
+def table_text(table: dict[int, int]) -> str:
+    """The parameter of a LUT4 by the places of its table; 0 where none is told."""
+    return "".join(str(int(table.get(number, 0))) for number in reversed(range(1 << len(PINS))))
+
+
 class Netlist:
     """``module`` of Yosys's JSON, which is changed in place.
 
@@ -58,8 +73,8 @@ class Netlist:
             for net in port["bits"]:
                 self.readers[net].add(("", name))
         self._driven = set(self.driver)
-        self._next = max((net for net in self.readers if isinstance(net, int)), default=1)
-        self._next = max([self._next, *(net for net in self._driven if isinstance(net, int))]) + 1
+        nets = (net for net in (*self.readers, *self.driver) if isinstance(net, int))
+        self._next = max(nets, default=1) + 1
 
     def _note(self, name: str) -> None:
         cell = self.cells[name]
@@ -117,6 +132,16 @@ class Netlist:
         }
         self._note(name)
         return result
+
+    def feeds_mux(self, lut: str) -> bool:
+        """Whether a PFUMX reads a LUT4, which then must stay one."""
+        return any(self.kind(reader) == "PFUMX" for reader, _ in self.read_from(lut, "Z"))
+
+    def take_place(self, name: str, port: str, lut: str) -> None:
+        """Let an output drive what a LUT4 does, and remove that."""
+        result = self.pin(lut, "Z")
+        self.remove(lut)
+        self.drive(name, port, result)
 
     def remove(self, name: str) -> None:
         cell = self.cells.pop(name)

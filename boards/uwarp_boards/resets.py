@@ -15,11 +15,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .netlist import PINS, Assignment, Net, Netlist, place, points
+from .netlist import PINS, Assignment, Net, Netlist, place, points, table_text
 
 __all__ = ["fold_resets"]
 
-#: A LUT more for a reset pays from two flip-flops on; few of them are not worth a net.
+#: Flip-flops for which a LUT and a net of their own pay.
 _FEWEST = 4
 
 
@@ -75,14 +75,14 @@ def _reset_lut(netlist: Netlist, reason: _Reason, name: str) -> Net:
     pins: list[Net] = [*reason.nets]
     pins += [net for net in (reason.enable, reason.reset) if isinstance(net, int)]
 
-    def resets(point: Assignment) -> bool:
-        enable = {**point, "0": 0, "1": 1}[reason.enable] == reason.enabled
+    def resets(point: Assignment) -> int:
+        values: Assignment = {**point, "0": 0, "1": 1}
+        enabled = values[reason.enable] == reason.enabled
         clears = tuple(point[net] for net in reason.nets) not in reason.kept
-        return bool({**point, "0": 0, "1": 1}[reason.reset]) or (enable and clears)
+        return int(values[reason.reset] or (enabled and clears))
 
-    told = {place(pins, point): resets(point) for point in points(pins)}
-    table = "".join(str(int(told.get(number, False))) for number in range(15, -1, -1))
-    return netlist.add_lut(name, pins, table)
+    table = {place(pins, point): resets(point) for point in points(pins)}
+    return netlist.add_lut(name, pins, table_text(table))
 
 
 def fold_resets(netlist: Netlist) -> None:

@@ -243,9 +243,7 @@ def test_names_of_one_digest(field):
 
     async def look(ctx, number):
         """The start of the message's span, and how many are found until then."""
-        ctx.set(dut.renew, 1)
-        await ctx.tick()
-        ctx.set(dut.renew, 0)
+        await strobe(ctx, (dut, "renew"))
         ctx.set(dut.name, named(number))
         await ctx.tick().repeat(4)
         found = set()
@@ -255,9 +253,7 @@ def test_names_of_one_digest(field):
         if not ctx.get(dut.found):
             return None, len(found)
         found.add(ctx.get(dut.found_index))
-        ctx.set(dut.begin, 1)
-        await ctx.tick()
-        ctx.set(dut.begin, 0)
+        await strobe(ctx, (dut, "begin"))
         await ctx.tick()
         start = ctx.get(dut.span.start)
         await ctx.tick()
@@ -278,14 +274,10 @@ def test_names_of_one_digest(field):
     async def begin(ctx, number, delay):
         """Whether what is found first is its own, when nothing was known of it."""
         await ctx.tick().repeat(rng.randrange(1, 3))
-        ctx.set(dut.renew, 1)
-        await ctx.tick()
-        ctx.set(dut.renew, 0)
+        await strobe(ctx, (dut, "renew"))
         ctx.set(dut.name, named(number))
         await ctx.tick().repeat(delay)
-        ctx.set(dut.begin, 1)
-        await ctx.tick()
-        ctx.set(dut.begin, 0)
+        await strobe(ctx, (dut, "begin"))
         await ctx.tick().repeat(5)
         own = ctx.get(dut.own)
         assert ctx.get(dut.sure) == own
@@ -295,15 +287,11 @@ def test_names_of_one_digest(field):
 
     async def begin_again(ctx, number, pause):
         """With ``own`` what is told is of its message, if that becomes the first meanwhile, too."""
-        ctx.set(dut.renew, 1)
-        await ctx.tick()
-        ctx.set(dut.renew, 0)
+        await strobe(ctx, (dut, "renew"))
         ctx.set(dut.name, named(number))
         await ctx.tick().repeat(3)
         for _ in range(4):
-            ctx.set(dut.begin, 1)
-            await ctx.tick()
-            ctx.set(dut.begin, 0)
+            await strobe(ctx, (dut, "begin"))
             await ctx.tick()
             start = ctx.get(dut.span.start)
             await ctx.tick()

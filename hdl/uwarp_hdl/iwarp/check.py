@@ -32,7 +32,7 @@ from .receive_layouts import (
     span_layout,
 )
 from .receive_queue import ReceiveLookupSignature
-from .tables import QP_READS, REGION_READS, half_words
+from .tables import QP_READS, REGION_READS, half_words, keep_half_words
 
 __all__ = ["SegmentCheck"]
 
@@ -484,15 +484,10 @@ class SegmentCheck(wiring.Component):
             (REGION_READS[0], Cat(region_comes[:3], last_comes), given, region),
         ):
             known = set()
-            for strobe, numbers in zip(strobes, reads, strict=True):
+            for strobe, numbers in zip(strobes, map(half_words, reads), strict=True):
                 with m.If(strobe):
-                    m.d.sync += [
-                        sink.as_value()
-                        .word_select(half, 16)
-                        .eq(source.as_value().word_select(half, 16))
-                        for half in half_words(numbers)
-                        if half not in known
-                    ]
-                known |= set(half_words(numbers))
+                    new = (number for number in numbers if number not in known)
+                    m.d.sync += keep_half_words(sink, source, new)
+                known |= set(numbers)
         with m.If(held_comes):
             m.d.sync += [region[name].eq(given[name]) for name in _HELD_FIELDS]

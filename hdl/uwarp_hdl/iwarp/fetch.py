@@ -54,7 +54,7 @@ from ..stream.ports import keep_apart
 from ..stream.queue import Queue
 from .destination import HIGH, LINK, LOW, PORT, destination_write_layout
 from .scheduler import EPOCH_WIDTH, fetch_layout, qp_width, slot_width
-from .tables import REGION_READS, half_words
+from .tables import REGION_READS, half_words, keep_half_words
 
 __all__ = [
     "IPV6_OVERHEAD",
@@ -529,12 +529,7 @@ class WqeFetch(wiring.Component):
         m.d.sync += looks.eq(look & (count >= WQE_WORDS))
         for strobe, numbers in zip((look, add, compares), REGION_READS[0], strict=False):
             with m.If(strobe):
-                m.d.sync += [
-                    region.as_value()
-                    .word_select(half, 16)
-                    .eq(row.row.as_value().word_select(half, 16))
-                    for half in half_words(numbers)
-                ]
+                m.d.sync += keep_half_words(region, row.row, half_words(numbers))
         with m.If(wanted):
             m.d.sync += [
                 octets.eq(octets + length),

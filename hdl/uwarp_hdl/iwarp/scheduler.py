@@ -26,7 +26,7 @@ from ..compare import at_least, equal
 from ..interfaces import CreditSignature, TableReadSignature
 from ..layouts import QP_ROW, CreditOperation, RingDoorbell
 from ..ring import ring_entry
-from .tables import QP_READS, half_words
+from .tables import QP_READS, half_words, keep_half_words
 
 __all__ = [
     "EPOCH_WIDTH",
@@ -363,21 +363,17 @@ class SendScheduler(wiring.Component):
                 with m.Else():
                     m.next = "PRODUCE"
 
-            with m.State("CLEAR_NEXT"):
-                m.d.comb += [
-                    write.addr.eq(Cat(_Word.NEXT, qpn)),
-                    write.data.eq(0),
-                    write.en.eq(1),
-                ]
-                m.next = "CLEAR_PRODUCER"
-
-            with m.State("CLEAR_PRODUCER"):
-                m.d.comb += [
-                    write.addr.eq(Cat(_Word.PRODUCER, qpn)),
-                    write.data.eq(0),
-                    write.en.eq(1),
-                ]
-                m.next = "RESET"
+            for state, word, following_state in (
+                ("CLEAR_NEXT", _Word.NEXT, "CLEAR_PRODUCER"),
+                ("CLEAR_PRODUCER", _Word.PRODUCER, "RESET"),
+            ):
+                with m.State(state):
+                    m.d.comb += [
+                        write.addr.eq(Cat(word, qpn)),
+                        write.data.eq(0),
+                        write.en.eq(1),
+                    ]
+                    m.next = following_state
 
             with m.State("RESET"):
                 # The QP stays in the queue if it is there: its next turn finds no work.
@@ -527,12 +523,7 @@ class SendScheduler(wiring.Component):
             m.d.sync += asks.eq(asks << 1)
         for strobe, numbers in zip((qp_loads, *loads), QP_READS[1], strict=False):
             with m.If(strobe):
-                m.d.sync += [
-                    qp.as_value()
-                    .word_select(half, 16)
-                    .eq(self.qp.row.as_value().word_select(half, 16))
-                    for half in half_words(numbers)
-                ]
+                m.d.sync += keep_half_words(qp, self.qp.row, half_words(numbers))
         with m.If(qp_loads):
             m.d.sync += failed.eq(self.qp_failed)
         with m.If(reserve):

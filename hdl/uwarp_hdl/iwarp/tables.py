@@ -10,7 +10,7 @@ but no row may be begun to be read while one is written: so none is read half ol
 After a reset ``busy`` is high for as many cycles as a memory has words, while each is cleared.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from amaranth.hdl import Array, Cat, Module, Mux, Signal
 from amaranth.lib import data, memory, wiring
@@ -33,6 +33,7 @@ __all__ = [
     "RowTable",
     "TableWriteSignature",
     "half_words",
+    "keep_half_words",
 ]
 
 #: Banks of the port table.
@@ -62,6 +63,14 @@ def half_words(read: Sequence[int | tuple[int, int]]) -> list[int]:
     """The numbers of half words, of 16 bits, that a read gives."""
     lanes = ((item, item) if isinstance(item, int) else item for item in read)
     return [2 * number + half for lane in lanes for half, number in enumerate(lane)]
+
+
+def keep_half_words(row: data.View, given: data.View, numbers: Iterable[int]):
+    """The statements by which half words of ``row`` become those that are ``given``."""
+    return [
+        row.as_value().word_select(number, 16).eq(given.as_value().word_select(number, 16))
+        for number in numbers
+    ]
 
 
 class TableWriteSignature(wiring.Signature):

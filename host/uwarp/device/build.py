@@ -316,10 +316,11 @@ def _digest(*parts: bytes) -> str:
     return digest.hexdigest()[:32]
 
 
-def main() -> int:
-    """Fill the cache with the NIC of the default parameters: ``python -m uwarp.device.build``."""
+def main(*, trace: bool = False) -> int:
+    """Fill the cache with the NIC of the default parameters, or with that which writes waveforms:
+    ``python -m uwarp.device.build``."""
     try:
-        rtl_library(Parameters())
+        rtl_library(Parameters(), trace=trace)
     except DeviceError as error:
         print(error, file=sys.stderr)
         return 1

@@ -11,7 +11,7 @@ import bisect
 import ctypes
 from dataclasses import dataclass
 
-__all__ = ["AddressSpace", "DmaFault", "Mapping"]
+__all__ = ["AddressSpace", "DmaFault", "Mapping", "aligned"]
 
 PAGE = 4096
 FIRST = 0x23_4500_0000
@@ -43,6 +43,12 @@ class Mapping:
         return self.dma_address + self.length
 
 
+def aligned(start: int, length: int) -> int:
+    """The next multiple of a page, and of the power of two that holds ``length`` octets."""
+    step = max(PAGE, 1 << (length - 1).bit_length())
+    return -(-start // step) * step
+
+
 class AddressSpace:
     """The DMA addresses of one NIC. Bounds are those of the octets mapped, not of pages. A mapping
     from a page's begin on lies at a multiple of the power of two that holds it, as a ring has to.
@@ -58,8 +64,7 @@ class AddressSpace:
             raise ValueError(
                 f"cannot map {length} octets at {address:#x}; it takes 1 or more, at 1 or above"
             )
-        step = max(PAGE, 1 << (length - 1).bit_length())
-        start = -(-self._next // step) * step + address % PAGE
+        start = aligned(self._next, length) + address % PAGE
         self._next = (start + length + 2 * PAGE - 1) // PAGE * PAGE
         mapping = Mapping(start, length, address, writable)
         self._starts.append(start)
