@@ -7,6 +7,7 @@ STAMP := $(VENV)/.set-up
 export UWARP_CACHE ?= $(CURDIR)/.cache
 WORKERS ?= 2
 DEMO ?=
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .PHONY: help check-tools setup gateware benches demo test soak lint docs resources clean
 
@@ -50,10 +51,10 @@ demo: setup
 	@$(BIN)/uwarp demo $(DEMO)
 
 test: benches
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not soak" $(TESTS)
+	@$(PYTEST) -m "not soak" $(TESTS)
 
 soak: benches
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "soak or not soak" $(TESTS)
+	@$(PYTEST) -m "soak or not soak" $(TESTS)
 
 lint: setup
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

@@ -292,21 +292,17 @@ class Twin:
                 side.receive(frame, error_beat)
 
     async def counters(self, side: Side) -> dict[Counter, int]:
-        low, high = await self._copied(side)
-        if low is Register.SNAPSHOT_LOW:
-            words = await side.read_words(low.address, 2 * len(Counter))
-            return {item: words[2 * item] | words[2 * item + 1] << 32 for item in Counter}
-        return {
-            counter: await side.read32(low.at(counter)) | await side.read32(high.at(counter)) << 32
-            for counter in Counter
-        }
+        low = await self._copied(side)
+        words = await side.read_words(low.address, 2 * len(Counter))
+        return {item: words[2 * item] | words[2 * item + 1] << 32 for item in Counter}
 
-    async def _copied(self, side: Side) -> tuple[Register, Register]:
-        """Registers of both halves of the counters, which are those of now."""
+    async def _copied(self, side: Side) -> Register:
+        """The register of the counters' low halves, which are those of now; behind each is the
+        high one."""
         if side is self.model or not self.snapshots:
-            return Register.COUNTERS_LOW, Register.COUNTERS_HIGH
+            return Register.COUNTERS_LOW
         await side.write32(Register.COUNTERS_SNAPSHOT.address, 1)
-        return Register.SNAPSHOT_LOW, Register.SNAPSHOT_HIGH
+        return Register.SNAPSHOT_LOW
 
     async def settle(self) -> dict[Counter, int]:
         """Wait until the gateware has counted what the model has; returns the model's counters."""
@@ -315,7 +311,7 @@ class Twin:
         patience = _PATIENCE
         behind = [counter for counter in Counter if expected[counter] != self._settled[counter]]
         while behind:
-            low, _ = await self._copied(self.nic)
+            low = await self._copied(self.nic)
             behind = [
                 counter
                 for counter in behind

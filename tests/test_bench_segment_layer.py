@@ -58,7 +58,7 @@ def body_layers(opcode: Opcode, draw) -> tuple[bytes, object]:
 
 
 @pytest.mark.parametrize("opcode", Opcode, ids=lambda opcode: opcode.name)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.data())
 def test_frames_agree(opcode, data):
     draw = data.draw

@@ -83,7 +83,6 @@ class TableReadSignature(wiring.Signature):
     def __init__(self, row: data.StructLayout, index_width: int, words: int = 1) -> None:
         self.row = row
         self.index_width = index_width
-        self.words = words
         members = {"index": Out(index_width), "row": In(row)}
         if words > 1:
             members |= {"word": Out(range(words)), "held": In(1)}

@@ -10,6 +10,7 @@ from amaranth.sim import Simulator
 __all__ = [
     "HostMemory",
     "bits_of",
+    "follow_failed",
     "make_rng",
     "payload_words",
     "put_stream",
@@ -50,6 +51,14 @@ def value_of(payload):
 
 def bits_of(shape, fields):
     return shape.const(fields).as_bits() if isinstance(shape, ShapeCastable) else fields
+
+
+def follow_failed(failed, change):
+    """Take a change (failed_layout) over into the set of QPs that have failed."""
+    if change.write:
+        four = range(4 * change.row, 4 * change.row + 4)
+        failed.difference_update(four)
+        failed.update(qpn for bit, qpn in enumerate(four) if change.bits >> bit & 1)
 
 
 async def put_stream(ctx, stream, items, rng=None, stall=0.0):

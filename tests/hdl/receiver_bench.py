@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from receive_bench import (
     HostMemory,
     bits_of,
+    follow_failed,
     payload_words,
     put_stream,
     take,
@@ -126,10 +127,7 @@ class ReceiverBench:
                 assert full == (self.outcomes[-1] == Counter.DROP_CQ_FULL)
             if full:
                 self.full_cqs.append(full_cq)
-            if failed.write:
-                four = range(4 * failed.row, 4 * failed.row + 4)
-                self.failed -= set(four)
-                self.failed |= {qpn for bit, qpn in enumerate(four) if failed.bits >> bit & 1}
+            follow_failed(self.failed, failed)
 
     async def reads(self, ctx):
         dut = self.dut

@@ -4,7 +4,7 @@ Device behaviour, section 8.
 """
 
 import pytest
-from receive_bench import HostMemory, make_rng, put_stream, run, take
+from receive_bench import HostMemory, follow_failed, make_rng, put_stream, run, take
 from receive_rule import Region
 from receiver_bench import ReceiverBench, datagram, qp_row
 from transmit_bench import DATA, RINGS, WRITE_RECORD, Bench
@@ -121,10 +121,7 @@ def test_faults_and_rows_written_at_once(n_qp):
             if faulty is not None:
                 failed.add(faulty)
             collisions += None not in (written, faulty)
-            if change.write:
-                four = range(4 * change.row, 4 * change.row + 4)
-                told.difference_update(four)
-                told.update(qpn for bit, qpn in enumerate(four) if change.bits >> bit & 1)
+            follow_failed(told, change)
             assert failed <= told
             if faulty is None:
                 assert failed == told

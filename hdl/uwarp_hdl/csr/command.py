@@ -4,11 +4,11 @@
 
     command --> row written --> doorbells posted --> taken, cleared (CQ) --> done
 
-QP row: 30 cycles, in which its words go to the table, then with state RESET until both units have
+QP row: 29 cycles, in which its words go to the table, then with state RESET until both units have
 taken their doorbell. CQ row: until the completion unit has cleared the queue and its interrupt,
 which waits for the CQEs before it to be in memory. Moderation row: until the completion unit has
 taken it, in order with the CQ's doorbells. Group row: until the table has written it, when the
-datagrams before it are copied. Region and port rows: 30 cycles, rows beyond their table: 2.
+datagrams before it are copied. Region and port rows: 29 cycles, rows beyond their table: 2.
 """
 
 from amaranth.hdl import Cat, Module, Mux, Signal

@@ -9,17 +9,17 @@
     clients[*].beats  <-------- R register <----------------- R
 
 One burst is granted a cycle, one word a cycle comes back. From a burst to AR: 1 cycle if it is that
-of client ``parked`` and no other waits, 2 for others; from R to a client's word: 1 cycle. Up
-to ``OUTSTANDING`` bursts wait for their words.
+of the client ``parked`` and no other waits, 2 for others; from R to a client's word: 1 cycle. Up to
+``OUTSTANDING`` bursts wait for their words.
 """
 
 from amaranth.hdl import Cat, Module, Mux, Signal
-from amaranth.lib import data, wiring
+from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from ..choice import chosen
+from ..choice import chosen_item
 from ..interfaces import ReadClientSignature
-from ..layouts import Burst, ReadBeat
+from ..layouts import ReadBeat
 from ..stream.queue import Queue
 from .channels import INCR, OUTSTANDING, READ_CHANNELS, SIZE_8_OCTETS
 from .turns import Turns
@@ -74,8 +74,7 @@ class ReadArbiter(wiring.Component):
 
         # Bursts to AR.
         address_free = ~bus.arvalid | bus.arready
-        bursts = [client.bursts.payload.as_value() for client in self.clients]
-        burst = data.View(Burst, chosen(turns.turn, bursts))
+        burst = chosen_item(turns.turn, [client.bursts.payload for client in self.clients])
         m.d.comb += [
             turns.requests.eq(Cat(client.bursts.valid for client in self.clients)),
             turns.may.eq(address_free & ~self.halt & order.i.ready),

@@ -20,6 +20,7 @@ class Turns(wiring.Component):
     count : int
         Requesters, at least 1.
     parked : int
+        Whose turn it is while there are no requests.
 
     Members
     -------

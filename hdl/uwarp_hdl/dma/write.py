@@ -17,10 +17,10 @@ the cycle after its burst was granted; from B to ``done``: 1 cycle.
 """
 
 from amaranth.hdl import Cat, Module, Signal
-from amaranth.lib import data, wiring
+from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from ..choice import chosen
+from ..choice import chosen_item
 from ..interfaces import WriteClientSignature
 from ..stream.queue import Queue
 from .channels import INCR, OUTSTANDING, SIZE_8_OCTETS, WRITE_CHANNELS
@@ -74,7 +74,7 @@ class WriteArbiter(wiring.Component):
         # Bursts to AW.
         address_free = ~bus.awvalid | bus.awready
         grant = turns.grant
-        burst = _chosen(turns.turn, [client.bursts.payload for client in self.clients])
+        burst = chosen_item(turns.turn, [client.bursts.payload for client in self.clients])
         m.d.comb += [
             turns.requests.eq(Cat(client.bursts.valid for client in self.clients)),
             turns.may.eq(address_free & ~self.halt & word_order.i.ready & answer_order.i.ready),
@@ -97,7 +97,7 @@ class WriteArbiter(wiring.Component):
         # Words to W, in the order of the grants.
         m.submodules.words = words = Queue(self.clients[0].beats.payload.shape(), 2)
         is_next = word_order.o.payload
-        beat = _chosen(is_next, [client.beats.payload for client in self.clients])
+        beat = chosen_item(is_next, [client.beats.payload for client in self.clients])
         beat_valid = (is_next & Cat(client.beats.valid for client in self.clients)).any()
         take = words.i.ready & word_order.o.valid
         m.d.comb += [
@@ -123,9 +123,3 @@ class WriteArbiter(wiring.Component):
 
         m.d.comb += self.idle.eq(~bus.awvalid & ~answer_order.o.valid & ~answering)
         return m
-
-
-def _chosen(choice, payloads):
-    """The one whose bit in ``choice`` is set."""
-    values = [payload.as_value() for payload in payloads]
-    return data.View(payloads[0].shape(), chosen(choice, values))

@@ -162,7 +162,7 @@ class SegmentCheck(wiring.Component):
                 incoming.payload_length.eq(0),
                 incoming.group.eq(0),
             ]
-        is_failed = has_failed(m, "failed_rows", self.failed, datagram.qpn[: exact_log2(n_qp)])
+        is_failed = has_failed(m, self.failed, datagram.qpn[: exact_log2(n_qp)])
         m.d.comb += [
             look.qpn.eq(datagram.qpn),
             self.qp.index.eq(datagram.qpn),
@@ -348,14 +348,12 @@ class SegmentCheck(wiring.Component):
         # The peer's address comes in two halves, the second in time for the verdict.
         foreign_half = Signal()
         foreign_port = Signal()
-        foreign = Signal()
         own_port = Signal()
         differs = (datagram.source_ip ^ qp.peer_ip) & qp.peer_mask
         m.d.sync += [
             own_port.eq(datagram.source_port == qp.udp_port),
             foreign_half.eq(differs[:64].any()),
             foreign_port.eq((qp.peer_port != 0) & (qp.peer_port != datagram.source_port)),
-            foreign.eq(~is_opening & (foreign_half | foreign_port | differs[64:].any())),
         ]
 
         # All of the verdict but ``above``.
@@ -379,7 +377,7 @@ class SegmentCheck(wiring.Component):
         failures = [
             (Counter.DROP_QP_STATE, is_down | qp_failed | datagram.qpn[exact_log2(n_qp) :].any()),
             (Counter.DROP_OWN_GROUP, datagram.group & datagram.own & own_port),
-            (Counter.DROP_PEER, None),
+            (Counter.DROP_PEER, ~is_opening & (foreign_half | foreign_port | differs[64:].any())),
             (
                 Counter.DROP_QP_OPCODE,
                 ~is_opening & ~qp.opcodes.bit_select(datagram.opcode, 1),
@@ -403,24 +401,20 @@ class SegmentCheck(wiring.Component):
                 is_opening & (~is_mapped | (region.granule_log2[:5] != DEFAULT_GRANULE_LOG2)),
             ),
         ]
-        failed = [Signal(name=f"failed_{counter.name.lower()}") for counter, _ in failures]
+        failed = Signal(len(failures))
         outside = Signal()
         may_write = Signal()
         sge_empty = Signal()
         m.d.sync += [
-            *(
-                register.eq(condition)
-                for register, (_, condition) in zip(failed, failures, strict=True)
-                if condition is not None
-            ),
+            failed.eq(Cat(condition for _, condition in failures)),
             outside.eq(stag_row | ~region.valid | stag_key | stag_pd | below),
             may_write.eq(local_write),
             sge_empty.eq(extent_length == 0),
         ]
 
         verdict = Mux(checked_region & (below | above), Counter.DROP_BOUNDS, 0)
-        for register, (counter, condition) in reversed(list(zip(failed, failures, strict=True))):
-            verdict = Mux(foreign if condition is None else register, counter, verdict)
+        for index, (counter, _) in reversed(list(enumerate(failures))):
+            verdict = Mux(failed[index], counter, verdict)
         m.d.sync += [
             segment.drop.eq(verdict),
             segment.receive.fault.eq(

@@ -25,9 +25,6 @@ CQE takes 8 cycles, beside the operations. An interrupt fires when the CQE that 
 memory (its write answered).
 """
 
-from functools import reduce
-from operator import or_
-
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
@@ -35,6 +32,7 @@ from amaranth.utils import exact_log2
 
 from uwarp.contract import TICK_CYCLES, Counter, Parameters
 
+from .. import choice
 from ..compare import equal
 from ..interfaces import CompletionSignature, CreditSignature, WriteClientSignature
 from ..layouts import CqDoorbell, CreditOperation, EventRequest
@@ -298,11 +296,9 @@ class CompletionUnit(wiring.Component):
         with m.If(execute):
             m.d.sync += recorded.eq(records | recorded & ~ringing)
         # What the operation is, found in its odd cycle: 0 but when it is carried out.
-        operations = ("reserves", "releases", "completes", "consumes", "arms", "moderates")
-        operations += ("resets", "expires")
-        reserves, releases, completes, consumes, arms, moderates, resets, expires = (
-            Signal(name=name) for name in operations
-        )
+        names = ("reserves", "releases", "completes", "consumes", "arms", "moderates")
+        operations = [Signal(name=name) for name in (*names, "resets", "expires")]
+        reserves, releases, completes, consumes, arms, moderates, resets, expires = operations
         urgent = Signal()
         moves_consumer = ringing & ~doorbell.moderate & ~doorbell.reset
         gives_back = Cat(item.p.operation == CreditOperation.RELEASE for item in credit_requests)
@@ -319,19 +315,7 @@ class CompletionUnit(wiring.Component):
             urgent.eq((completing & calls).any()),
         ]
         with m.If(is_stale):
-            m.d.sync += [
-                operation.eq(0)
-                for operation in (
-                    reserves,
-                    releases,
-                    completes,
-                    consumes,
-                    arms,
-                    moderates,
-                    resets,
-                    expires,
-                )
-            ]
+            m.d.sync += [operation.eq(0) for operation in operations]
 
         # State: read in even cycles, taken in odd ones, used in even ones, written in odd ones.
         stored = data.StructLayout({"state": _State, "outlook": _Outlook})
@@ -561,4 +545,4 @@ class CompletionUnit(wiring.Component):
 
 def _index(one_hot):
     """The number of the bit that is set."""
-    return reduce(or_, (Mux(bit, index, 0) for index, bit in enumerate(one_hot)))
+    return choice.chosen(one_hot, range(len(one_hot)))

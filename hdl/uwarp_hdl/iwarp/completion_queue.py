@@ -130,7 +130,7 @@ class MapWriter(wiring.Component):
         end = Signal(words_width)
         empty = Signal()
         # Looked up when the payload is in memory, and then kept.
-        failed = has_failed(m, "failed_rows", self.failed, run.qpn)
+        failed = has_failed(m, self.failed, run.qpn)
         discard = Signal()
         m.d.sync += [
             seen.eq(self.runs.valid & ~self.runs.ready),
@@ -374,7 +374,7 @@ class CompletionQueue(wiring.Component):
         # Of the head that was here a cycle before, with the fault of that cycle. It stands while
         # the completion is offered, and until its second word has been read.
         failed = Signal()
-        is_failed = has_failed(m, "failed_rows", self.failed, head.qpn)
+        is_failed = has_failed(m, self.failed, head.qpn)
         with m.If(~due):
             hit = self.payload_fault.valid & (self.payload_fault.qpn == head.qpn)
             m.d.sync += failed.eq(is_failed | hit)

@@ -28,10 +28,10 @@ __all__ = ["FailedQueuePairs", "has_failed"]
 _FAULTS = 128
 
 
-def has_failed(m, name, changes, qpn):
-    """Whether QP ``qpn`` has failed, of a copy in LUT RAM, submodule ``name``, that follows
+def has_failed(m, changes, qpn):
+    """Whether QP ``qpn`` has failed, of a copy in LUT RAM, submodule ``failed_rows``, that follows
     ``changes`` (failed_layout). Not to be called inside a condition."""
-    m.submodules[name] = rows = memory.Memory(
+    m.submodules.failed_rows = rows = memory.Memory(
         shape=len(changes.bits), depth=1 << len(changes.row), init=[]
     )
     put, get = rows.write_port(), rows.read_port(domain="comb")

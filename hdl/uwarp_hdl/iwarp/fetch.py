@@ -112,8 +112,7 @@ def clamped_mtu(parameters: Parameters, path_mtu: Value, overhead: int = 0) -> V
 
 
 def message_layout(parameters: Parameters) -> data.StructLayout:
-    """A message to send: a WQE that was fetched and checked, or (``silent``) a response or a
-    Terminate.
+    """A message to send: a WQE that was fetched and checked, or a response or a Terminate.
 
     ``room`` is the most payload octets of a segment, ``granule_mask`` the granule less one. Of a
     Read ``immediate`` is the sink's lkey and the only piece's address the sink TO. Of a response
@@ -131,7 +130,6 @@ def message_layout(parameters: Parameters) -> data.StructLayout:
             "index": 16,
             "status": STATUS_WIDTH,
             "opcode": 8,
-            "silent": 1,
             "signaled": 1,
             "solicited": 1,
             "immediate_valid": 1,

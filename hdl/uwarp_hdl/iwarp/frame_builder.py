@@ -106,7 +106,7 @@ class FrameBuilder(wiring.Component):
     payload : In(stream of PayloadWord)
     opened, opened_ok : In(1)
         An answer to the opening of a segment that ``opens`` and has ``frame``: in the segments'
-        order, before or after the segment. At most ANSWERS can be ahead of it.
+        order, before or after the segment. Fewer than ANSWERS can be ahead of it.
     write_low, write_high : Out(1)
     write_low_address, write_high_address, write_data : Out
         To the frame buffer, each half of a word to an address of its own. A frame begins where the
@@ -496,9 +496,7 @@ class FrameBuilder(wiring.Component):
         extended = Signal()
         opcode = Signal(4)
         m.d.comb += [
-            tagged.eq(
-                Cat(segment.opcode == each for each in _HEADERS if each in TAGGED_OPCODES).any()
-            ),
+            tagged.eq(Cat(segment.opcode == each for each in _TAGGED).any()),
             extended.eq(
                 (segment.opcode == Opcode.WRITE_RECORD) | (segment.opcode == Opcode.SEND_IMMEDIATE)
             ),

@@ -10,15 +10,13 @@
 One number a cycle, in the cycle after ``begin`` the first.
 """
 
-from functools import reduce
-from operator import or_
-
 from amaranth.hdl import C, Cat, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import Parameters
 
+from ..choice import chosen
 from .receive_layouts import covered_layout, granule_width, offset_width
 
 __all__ = ["SegmentGranules"]
@@ -94,9 +92,7 @@ class SegmentGranules(wiring.Component):
         m.d.comb += remainder.eq(octet[:16] & inside)
         # What comes last is taken in each step before, too.
         octets = (self.start, self.end, self.offset, self.payload_end)
-        m.d.comb += octet.eq(
-            reduce(or_, (Mux(step, item, 0) for step, item in zip(steps, octets, strict=True)))
-        )
+        m.d.comb += octet.eq(chosen(steps, octets))
         m.d.sync += high.eq(granule)
         with m.If(steps[0]):
             m.d.sync += [self.first.eq(granule), self.aligned.eq(~remainder.any())]

@@ -267,6 +267,7 @@ class ReceiveQueue(wiring.Component):
                 producer_write.en & (producer_write.addr == qpn)
             )
 
+        wiring.connect(m, prefetch.qp, wiring.flipped(self.qp))
         m.d.sync += cleared.eq(reset)
         m.d.comb += [
             prefetch.look_taken.eq(
@@ -277,9 +278,6 @@ class ReceiveQueue(wiring.Component):
             producer.addr.eq(qpn),
             consumer.addr.eq(qpn),
             filled_end.addr.eq(qpn_1),
-            self.qp.index.eq(prefetch.qp.index),
-            self.qp.word.eq(prefetch.qp.word),
-            prefetch.qp.row.eq(self.qp.row),
             flush.eq(misguessed | cleared),
         ]
 

@@ -19,9 +19,6 @@ given: each kind of word has a register of its own, which is 0 but when it is wr
 chooses.
 """
 
-from functools import reduce
-from operator import or_
-
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
@@ -31,6 +28,7 @@ from amaranth.utils import exact_log2
 from uwarp.contract import CloseTarget, Parameters
 from uwarp.wire import DEFAULT_GRANULE, Opcode
 
+from ..choice import chosen_after
 from ..interfaces import TableReadSignature
 from ..layouts import CloseRequest, ReadRequest, ReceivedTerminate, is_mapped_ipv4
 from ..stream.queue import Queue
@@ -154,7 +152,6 @@ class Responder(wiring.Component):
             row.slot.eq(free.o.p),
             row.qpn.eq(request.qpn),
             row.opcode.eq(Mux(request.report, Opcode.TERMINATE, Opcode.READ_RESPONSE_RECORD)),
-            row.silent.eq(1),
             row.ipv6.eq(~is_mapped_ipv4(request.source_ip)),
             row.length.eq(request.size),
             row.remote_to.eq(request.sink_to),
@@ -207,23 +204,16 @@ class Responder(wiring.Component):
             link.hop_limit.eq(_HOP_LIMIT),
         ]
         assert (PORT, LOW) == (0, 1)
-        parts = []
-        for name, puts_it, word in (
-            ("fetched", self.fetched_valid, self.fetched.word),
-            ("low_half", puts & (at[PORT] | at[LOW]), request.source_ip[:32]),
-            ("port", puts & at[PORT], port.as_value()),
-            ("low", puts & at[LOW], Cat(Const(0, 32), request.source_ip[32:64])),
-            ("high", puts & at[HIGH], request.source_ip[64:]),
-            ("link", puts & at[LINK] & ~comes, link.as_value()),
-            ("named", puts & at[LINK] & comes, Cat(request.msn, request.qpn)),
-        ):
-            part = Signal(len(word), name=f"{name}_word")
-            m.d.sync += part.eq(word)
-            # Last: so it is the register's reset.
-            with m.If(~puts_it):
-                m.d.sync += part.eq(0)
-            parts.append(part)
-        m.d.comb += written.word.eq(reduce(or_, parts))
+        choices = (
+            (self.fetched_valid, self.fetched.word),
+            (puts & (at[PORT] | at[LOW]), request.source_ip[:32]),
+            (puts & at[PORT], port.as_value()),
+            (puts & at[LOW], Cat(Const(0, 32), request.source_ip[32:64])),
+            (puts & at[HIGH], request.source_ip[64:]),
+            (puts & at[LINK] & ~comes, link.as_value()),
+            (puts & at[LINK] & comes, Cat(request.msn, request.qpn)),
+        )
+        m.d.comb += written.word.eq(chosen_after(m, choices, "word"))
         m.d.sync += [
             self.written_valid.eq(self.fetched_valid | puts),
             written.address.index.eq(Cat(at[1] | at[3], at[2] | at[3])),

@@ -15,7 +15,7 @@ retirements are taken; a doorbell takes 4, a retirement by itself 3 or 4. A door
 waits beside is its QP's turn at once.
 """
 
-from amaranth.hdl import Cat, Const, Module, Mux, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
@@ -171,10 +171,8 @@ class _Waiting(wiring.Component):
         m.d.comb += [
             qp_reads.eq(qp_kept & ~qp_arrives & ~self.qp.valid),
             slot_reads.eq(slot_kept & ~slot_arrives & ~self.slot.valid & ~qp_reads),
-            reader.addr.eq(Mux(qp_reads, Cat(qp_out, Const(0, 1)), Cat(slot_out, Const(1, 1)))),
-            writer.addr.eq(
-                Mux(self.i_slot, Cat(slot_into, Const(1, 1)), Cat(qp_into, Const(0, 1)))
-            ),
+            reader.addr.eq(Cat(Mux(qp_reads, qp_out, slot_out), ~qp_reads)),
+            writer.addr.eq(Cat(Mux(self.i_slot, slot_into, qp_into), self.i_slot)),
             waits.eq(qp_kept | qp_arrives | self.qp.valid),
             direct.eq(~self.i_slot & ~waits),
             self.waits.eq(waits | (self.i_valid & ~self.i_slot)),
@@ -480,7 +478,7 @@ class SendScheduler(wiring.Component):
 
             with m.State("FETCH"):
                 m.d.comb += self.fetches.valid.eq(free.valid & qp_known)
-                with m.If(free.valid & qp_known & self.fetches.ready):
+                with m.If(self.fetches.valid & self.fetches.ready):
                     m.d.comb += [
                         free.ready.eq(1),
                         written.work.eq(more),

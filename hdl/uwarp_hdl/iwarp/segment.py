@@ -18,7 +18,6 @@ list leave in the order in which they came. A list whose QP has an empty bucket 
 that is filled; meanwhile it costs the others no turns.
 """
 
-from collections.abc import Iterable
 from functools import reduce
 from operator import or_
 
@@ -40,6 +39,7 @@ from uwarp.wire import (
     least_size,
 )
 
+from ..choice import chosen_after
 from ..interfaces import TableReadSignature
 from ..layouts import MAPPED, QP_ROW, ReadOpening
 from ..stream.queue import Queue
@@ -71,7 +71,8 @@ __all__ = [
     "word_width",
 ]
 
-_COPIED = ("silent", "immediate_valid", "solicited", "ipv6", "vlan_valid")
+#: Of a message's KIND, as its segments have them.
+_COPIED = ("immediate_valid", "solicited", "vlan_valid")
 
 #: Rows that a segment's quads have to themselves.
 QUAD_ROWS = 8
@@ -106,8 +107,9 @@ def segment_layout(parameters: Parameters) -> data.StructLayout:
     """
     message = message_layout(parameters).members
     return data.StructLayout(
-        {name: message[name] for name in _COPIED}
+        {name: message[name] for name in (*_COPIED, "ipv6")}
         | {
+            "silent": 1,
             "slot": slot_width(parameters),
             "opcode": 4,
             "frame": 1,
@@ -194,19 +196,6 @@ def recall_layout(parameters: Parameters) -> data.StructLayout:
     return data.StructLayout({"word": MessageWord, "slot": slot_width(parameters)})
 
 
-def _selected(m: Module, name: str, choices: Iterable[tuple[Value, Value]]) -> Value:
-    """The OR of the quads whose conditions are 1, a cycle later: of registers with a reset, which
-    take no logic but to join them."""
-    parts = []
-    for number, (condition, quad) in enumerate(choices):
-        part = Signal(32, name=f"{name}_{number}")
-        m.d.sync += part.eq(quad)
-        with m.If(~condition):
-            m.d.sync += part.eq(0)
-        parts.append(part)
-    return reduce(or_, parts)
-
-
 class ReadJob(data.Struct):
     """A piece of a segment's payload: ``length`` octets, not 0, from DMA address ``address``.
 
@@ -244,7 +233,7 @@ class Segmenter(wiring.Component):
     responding : In(stream of {slot, qpn})
         Responses to be sent, after ``responses``.
     pieces : In(piece_layout)
-        Of ``messages`` that come later.
+        Of ``messages``, no later than the cycle in which theirs is taken.
     resets : In(stream of QPN)
         The QP's messages so far are discarded; its next MSN is 1.
     segments : Out(stream of segment_layout)
@@ -431,7 +420,7 @@ class Segmenter(wiring.Component):
         drained = Signal()  # ... none are, by now
         left_long = Signal()  # more than a frame holds
         needed = Signal(LENGTH_WIDTH)  # octets of the segment that are not asked for
-        octet = Signal(3)  # of a frame word, where they go
+        octet = Signal(3)  # of a pair of quads, where they go
         udp_port = Signal(16)
         path_mtu = Signal(16)
         room_ipv4, room_ipv6 = (
@@ -531,10 +520,7 @@ class Segmenter(wiring.Component):
             opcode.eq(kind.opcode),
             segment.silent.eq(owner.responds),
             segment.ipv6.eq(cut.ipv6),
-            *(
-                segment[name].eq(kind[name])
-                for name in ("immediate_valid", "solicited", "vlan_valid")
-            ),
+            *(segment[name].eq(kind[name]) for name in _COPIED),
             segment.slot.eq(row.head),
             segment.opcode.eq(opcode),
             segment.frame.eq(frame),
@@ -632,7 +618,7 @@ class Segmenter(wiring.Component):
             (at[3] & ~is_tagged, address[:32]),
         ]
         quads = (
-            Value.cast(_selected(m, name, choices))
+            Value.cast(chosen_after(m, choices, name))
             for name, choices in (("first", firsts), ("second", seconds))
         )
         octets = Cat(quad.word_select(index, 8) for quad in quads for index in (3, 2, 1, 0))

@@ -43,8 +43,9 @@ BANKS = 4
 AGAIN = 31
 
 #: What is read in a cycle of a QP's row, as numbers of its words of 32 bits: by the receiver, the
-#: first three for its checks in turn, the last for the ring; and by the transmitter, the first two
-#: to fetch a WQE, the third to send. Of a pair the low half is the one's, the high one the other's.
+#: first three for its checks in turn, the last for the ring; and by the transmitter, all three
+#: to fetch a WQE, the third alone to send. Of a pair the low half is the one's, the high one the
+#: other's.
 QP_READS = (
     ((0, 1, 3, 16), (8, 9, 12, 13), (10, 11, 14, 15), (0, 2, 6, 7)),
     ((0, (2, 4)), (5, 6), (0, 1), ()),
@@ -76,7 +77,7 @@ def keep_half_words(row: data.View, given: data.View, numbers: Iterable[int]):
 class TableWriteSignature(wiring.Signature):
     """A write port of a table: ``row`` goes to ``index``.
 
-    Both stay for 25 cycles after each with ``enable``; in these ``held`` is high, and a word of the
+    Both stay for 27 cycles after each with ``enable``; in these ``held`` is high, and a word of the
     row is ``data``, ``number`` its number, in each with ``store``: the first one with ``AGAIN``,
     not before the sixth cycle, then all in turn. Numbers that no word has do nothing.
     """

@@ -8,9 +8,6 @@ progress in LUT RAM. Of block RAM only the width counts: rows are four words, wr
 read in turn.
 """
 
-from functools import reduce
-from operator import or_
-
 from amaranth.hdl import C, Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, memory, wiring
 from amaranth.lib.wiring import In, Out
@@ -18,6 +15,7 @@ from amaranth.utils import exact_log2
 
 from uwarp.contract import CloseTarget, Parameters
 
+from ..choice import chosen_after
 from ..compare import equal
 from ..layouts import CloseRequest
 from .receive_layouts import (
@@ -229,12 +227,12 @@ class Trackers(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         n = self._parameters.n_tracker
-        opened = Signal(n)
+        opened = self.is_open
         # A cycle late like ``free_index``. The free tracker's digest follows ``opened_digest``, so
         # that ``open`` only has to say that it counts.
         is_free = Signal(n, init=1)
         lowest_free = Signal(range(n))
-        m.d.comb += [self.is_open.eq(opened), lowest_free.eq(lowest_set(~opened))]
+        m.d.comb += [lowest_free.eq(lowest_set(~opened))]
         m.d.sync += is_free.eq(1 << lowest_free)
         matches = Signal(n)
         for i in range(n):
@@ -260,17 +258,16 @@ class Trackers(wiring.Component):
 
         m.d.sync += [self.free_index.eq(lowest_free), self.free.eq(~opened.all())]
         self._keep_rows(m, writing, written_index)
-        self._identify(m, opened, matches, writing, written_index)
+        self._identify(m, matches, writing, written_index)
 
-        granule = granule_width(self._parameters)
-        shape = data.StructLayout({"missing": granule, "head": 1, "tail": 1})
+        shape = progress_layout(self._parameters)
         m.submodules.progresses = progresses = memory.Memory(shape=shape, depth=n, init=[])
         before, progress_write = progresses.read_port(domain="comb"), progresses.write_port()
         after = Signal(shape)
         index = Signal(range(n))
         m.d.sync += [
             index.eq(self.index),
-            *(self.progress[name].eq(before.data[name]) for name, _ in shape),
+            self.progress.eq(before.data),
         ]
         m.d.comb += [
             before.addr.eq(Mux(self.marking, self.mark_index, index)),
@@ -301,10 +298,9 @@ class Trackers(wiring.Component):
         n = self._parameters.n_tracker
         shape = tracker_layout(self._parameters)
         low, high = name_parts(self.opened.name.as_value())
-        placed = ("stag", "base")
         words = (
             (low, ("start", "end", "granule_log2", "others")),
-            (C(0, 0), (*placed, "mlen")),
+            (C(0, 0), ("stag", "base", "mlen")),
             (
                 C(0, 0),
                 (
@@ -344,7 +340,18 @@ class Trackers(wiring.Component):
         )
         read = rows.read_port()
         write = rows.write_port()
-        bare = self.keep_bare & keeping[0], shapes[1]["mlen"].offset
+        # Of the second word a part may be 0 where the rest is not.
+        begins, *follow = Cat(self.prepare | self.keep, Mux(self.keep, 0, writes)[:-1])
+        place_width = shapes[1]["mlen"].offset
+        place, beside = written[1][:place_width], Cat(C(0, place_width), written[1][place_width:])
+        is_bare = self.keep_bare & keeping[0]
+        choices = (
+            (begins, written[0]),
+            (follow[0] & ~is_bare, place),
+            (follow[0], beside),
+            (follow[1], written[2]),
+            (follow[2], written[3]),
+        )
         # It stays at the last word, of which ``advance`` takes the name's high part.
         turn, turn_next = Signal(2), Signal(2)
         is_read = Signal(len(words))
@@ -358,9 +365,7 @@ class Trackers(wiring.Component):
                     Mux(keeping.any(), n, written_index),
                 )
             ),
-            write.data.eq(
-                self._words_in_turn(m, written, Mux(self.keep, 0, writes), reset={1: bare})
-            ),
+            write.data.eq(chosen_after(m, choices)),
             write.en.eq(writes.any()),
         ]
         m.d.sync += [
@@ -386,9 +391,9 @@ class Trackers(wiring.Component):
         m.d.comb += self.row.name.eq(Cat(first.name, fourth.name))
         for (_, fields), word in zip(words, (first, second, third, fourth), strict=True):
             m.d.comb += [self.row[name].eq(word[name]) for name in fields]
-        m.d.comb += [self.place[name].eq(second[name]) for name in ("stag", "base", "mlen")]
+        m.d.comb += [self.place[name].eq(second[name]) for name in words[1][1]]
 
-    def _identify(self, m, opened, matches, writing, written_index):
+    def _identify(self, m, matches, writing, written_index):
         """Which of those with the digest is the message: spans and names, in four words."""
         n = self._parameters.n_tracker
         span_shape = span_layout(self._parameters)
@@ -447,7 +452,11 @@ class Trackers(wiring.Component):
             read.addr.eq(Cat(turn, lowest)),
             read.en.eq(~writing[0]),
             write.addr.eq(Cat(writing[1] | writing[3], writing[2] | writing[3], written_index)),
-            write.data.eq(self._words_in_turn(m, written, writing)),
+            write.data.eq(
+                chosen_after(
+                    m, zip((self.prepare | self.keep, *writing[:-1]), written, strict=True)
+                )
+            ),
             write.en.eq(writing.any()),
         ]
         first = data.View(first_shape, word[: first_shape.size])
@@ -497,24 +506,6 @@ class Trackers(wiring.Component):
         # A name is a stranger's as long as it is there. The others are told apart once more.
         with m.If(self.renew | self.open):
             m.d.sync += strangers.eq(0)
-
-    def _words_in_turn(self, m, words, writing, reset=None):
-        """What is written in the cycles of ``writing``: an OR of registers with a reset, of which
-        at most one is not 0. That takes less than a multiplexer. ``reset``: by a word's number,
-        what is 0 besides, and how many of its first bits."""
-        parts = []
-        begins = self.prepare | self.keep
-        for number, (word, selected) in enumerate(zip(words, (begins, *writing[:-1]), strict=True)):
-            part = Signal(len(word), name=f"part{number}")
-            m.d.sync += part.eq(word)
-            with m.If(~selected):
-                m.d.sync += part.eq(0)
-            if reset and number in reset:
-                bare, width = reset[number]
-                with m.If(bare):
-                    m.d.sync += part[:width].eq(0)
-            parts.append(part)
-        return reduce(or_, parts)
 
     def _find_overlaps(self, m, opened, writing):
         """Tracker ``banks * step + bank`` is in row ``step`` of its bank."""

@@ -216,7 +216,7 @@ class TransmitPath(wiring.Component):
         row_index = Signal.like(self.qp.index)
         failed = Signal()
         m.d.sync += row_index.eq(self.qp.index)
-        m.d.comb += failed.eq(has_failed(m, "failed_rows", self.failed, row_index))
+        m.d.comb += failed.eq(has_failed(m, self.failed, row_index))
 
         leaves = self.tx.valid & self.tx.ready & self.tx.p.last
         m.d.comb += [

@@ -12,15 +12,13 @@ when it is. The details that come with the verdict are known before it, too, and
 their own.
 """
 
-from functools import reduce
-from operator import or_
-
-from amaranth.hdl import Cat, Const, Module, Mux, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from uwarp.wire import IMMEDIATE_OPCODES, Opcode
 
+from ..choice import chosen_after
 from ..compare import equal
 from ..layouts import Datagram, mapped_ipv4
 from .headers import SEGMENT, header_octets
@@ -295,26 +293,22 @@ class DatagramQueue(wiring.Component):
         with m.If(is_rest):
             m.d.sync += stored.kind.eq(_ADDRESS_ENDS)
 
-        # Of each lane registers for what may be in it, that are 0 (their reset) where it is not:
-        # their OR is the choice.
-        lanes = [[] for _ in range(4)]
         ends_early = is_address & is_early_ipv4
         neither = ~is_rest & ~is_ports
-        sources = {
-            "word": (word.data, (~is_ports, ~is_rest, neither, neither & ~ends_early)),
-            "before": (Cat(Const(0, 16), before), (None, is_rest, is_rest, is_rest | ends_early)),
-            "mac": (Cat(mac[:16], Const(0, 16), mac[16:]), (is_ports, None, is_ports, is_ports)),
-        }
-        for name, (octets, uses) in sources.items():
-            for lane, use in enumerate(uses):
-                if use is None:
-                    continue
-                part = Signal(16, name=f"{name}_{lane}")
-                m.d.sync += part.eq(octets.word_select(lane, 16))
-                with m.If(~use):
-                    m.d.sync += part.eq(0)
-                lanes[lane].append(part)
-        m.d.comb += stored.data.eq(Cat(reduce(or_, parts) for parts in lanes))
+        own = [word.data.word_select(lane, 16) for lane in range(4)]
+        lanes = (
+            ((~is_ports, own[0]), (is_ports, mac[:16])),
+            ((~is_rest, own[1]), (is_rest, before[:16])),
+            ((neither, own[2]), (is_rest, before[16:32]), (is_ports, mac[16:32])),
+            (
+                (neither & ~ends_early, own[3]),
+                (is_rest | ends_early, before[32:]),
+                (is_ports, mac[32:]),
+            ),
+        )
+        m.d.comb += stored.data.eq(
+            Cat(chosen_after(m, lane, f"lane_{number}") for number, lane in enumerate(lanes))
+        )
         return stored, stores
 
     def _capture(self, m, word, captures, restarts):

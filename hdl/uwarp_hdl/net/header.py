@@ -80,21 +80,16 @@ class _Parts:
         self._m, self._load, self._clear, self._width = m, load, clear, width
         self._registers: list[Value] = []
 
-    def add(self, condition: Value, value: Value) -> Value:
-        """With ``load``: ``value``, if the condition was 1 in the cycle of the ``load`` before.
-        Returns that."""
-        chosen = Signal()
-        with self._m.If(self._load):
-            self._m.d.sync += chosen.eq(condition)
-        self._add(chosen & ~self._clear, value)
-        return chosen
+    def add(self, condition: Value, value: Value) -> None:
+        """With ``load``: ``value``, if the condition was 1 in the cycle of the ``load`` before."""
+        self.add_each(condition, (value,), Const(0, 1))
 
     def add_first(self, value: Value) -> None:
         """With ``clear``: ``value``."""
         self._add(self._clear, value)
 
-    def add_two(
-        self, condition: Value, values: tuple[Value, Value], stops: Value
+    def add_each(
+        self, condition: Value, values: tuple[Value, ...], stops: Value
     ) -> tuple[Value, Value]:
         """Like ``add``, but without the value whose bit in ``stops`` is set with ``load``. Returns
         whether they are chosen, and the register of the first."""
@@ -238,7 +233,7 @@ class FrameHeader(wiring.Component):
         pairs.add(upcoming == DDP_STEP, ipv4[10])
         ends = Cat(self.last & ~self.left, self.last)
         ddp = self.ddp[:32], Cat(high, self.ddp[32:])
-        takes_ddp, left = pairs.add_two(upcoming >= DDP_STEP, ddp, ends)
+        takes_ddp, left = pairs.add_each(upcoming >= DDP_STEP, ddp, ends)
         with m.If(self.left_taken):
             m.d.sync += left.eq(0)
         m.d.comb += [
