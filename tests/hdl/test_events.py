@@ -10,7 +10,7 @@ from uwarp.contract import EVENT, Counter, EventType, Parameters
 from uwarp_hdl.iwarp.events import EventUnit, FullQueues
 from uwarp_hdl.layouts import ReceivedTerminate
 
-RING = 0x4_0000_0FC0
+RING = 0x4_0000_0FD3
 CLIENTS = 3
 #: The lower part of the time in an event begins anew soon after.
 START = (5 << 39) - 0x2000

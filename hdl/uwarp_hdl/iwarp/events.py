@@ -164,7 +164,7 @@ class EventUnit(wiring.Component):
                     with m.Else():
                         m.d.sync += [
                             self.events[Counter.EVENTS].eq(1),
-                            burst.p.address.eq(Cat(ring.address[:entry_bits], entry)),
+                            burst.p.address.eq(Cat(C(0, entry_bits), entry)),
                             burst.valid.eq(1),
                             producer.eq(producer + 1),
                             moved.eq(0b11),
