@@ -1,8 +1,9 @@
-"""What is folded into carry cells and resets does what it did: netlists before and after are
-simulated cell by cell, by the rules of the cells and not by the passes' own reading of them."""
+"""What is folded into carry cells and resets or copied does what it did: netlists before and after
+are simulated cell by cell, by the rules of the cells and not by the passes' own reading of them."""
 
 import json
 import random
+import re
 import subprocess
 import sys
 from copy import deepcopy
@@ -11,10 +12,12 @@ from typing import Any
 
 import pytest
 from amaranth.back import verilog
-from amaranth.hdl import Module, Mux, Signal
+from amaranth.hdl import Module, Mux, ResetInserter, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
+from uwarp_boards.fanout import share_out
+from uwarp_boards.netlist import Netlist
 from uwarp_boards.synth import fold
 
 PATTERNS = 1 << 14
@@ -56,6 +59,25 @@ class Cells(wiring.Component):
         return m
 
 
+class Cleared(wiring.Component):
+    """Two registers of two units, cleared by one flip-flop or the reset of the clock domain."""
+
+    def __init__(self) -> None:
+        super().__init__({"clear": In(1), "i": In(12), "first": Out(12), "second": Out(12)})
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        clears = Signal()
+        m.d.sync += clears.eq(self.clear)
+        for name, o in (("left", self.first), ("right", self.second)):
+            unit = Module()
+            kept = Signal(12, name="kept")
+            unit.d.sync += kept.eq(self.i ^ Mux(kept[0], 0x5A5, kept))
+            m.d.comb += o.eq(~kept)
+            m.submodules[name] = ResetInserter(clears)(unit)
+        return m
+
+
 def synthesised(unit: wiring.Component, directory: Path) -> dict[str, Any]:
     (directory / "unit.v").write_text(verilog.convert(unit, name="unit", emit_src=False))
     script = (
@@ -72,7 +94,7 @@ def synthesised(unit: wiring.Component, directory: Path) -> dict[str, Any]:
 
 class Evaluation:
     """Values of the nets of a netlist, :data:`PATTERNS` bits each: inputs and what is stored are
-    random, but the same by ``seed`` for cells of one name."""
+    random, but the same by ``seed`` for cells of one name and copies of them."""
 
     def __init__(self, module: dict[str, Any], seed: int) -> None:
         self.cells = module["cells"]
@@ -90,7 +112,8 @@ class Evaluation:
                 for number, net in enumerate(port["bits"]):
                     self.values[net] = self.random("port", name, number)
 
-    def random(self, *key: object) -> int:
+    def random(self, kind: str, name: str, *key: object) -> int:
+        key = (kind, re.sub(r"\$share_out\$\d+", "", name), *key)
         return random.Random(repr((self.seed, *key))).getrandbits(PATTERNS)
 
     def pin(self, name: str, port: str) -> int:
@@ -114,7 +137,7 @@ class Evaluation:
     def driven(self, name: str, port: str, number: int) -> int:
         kind, parameters = self.cells[name]["type"], self.cells[name]["parameters"]
         if kind in STATES:
-            return self.random(name, port, number)
+            return self.random("state", name, port, number)
         if kind == "LUT4":
             return self.table(parameters["INIT"], [self.pin(name, pin) for pin in "ABCD"])
         if kind in ("PFUMX", "L6MUX21"):
@@ -198,3 +221,28 @@ def test_nothing_reads_what_is_gone(netlist: dict[str, Any]) -> None:
         assert all(net in driven for nets in cell["connections"].values() for net in nets), name
     for name, net in folded["netnames"].items():
         assert all(bit in driven for bit in net["bits"]), name
+
+
+def test_each_unit_has_its_own_reset(tmp_path: Path) -> None:
+    netlist = synthesised(Cleared(), tmp_path)
+    shared = deepcopy(netlist)
+    share_out(Netlist(shared), many=20, most=7)
+    added = set(shared["cells"]) - set(netlist["cells"])
+    # Groups of 7 and 5 loads of each unit; of all but one a LUT and a flip-flop are new.
+    assert len(added) == 2 * 3
+    units: dict[int, set[str]] = {}
+    for name, cell in shared["cells"].items():
+        if cell["type"] == "TRELLIS_FF" and "." in name:
+            units.setdefault(cell["connections"]["LSR"][0], set()).add(name.split(".")[0])
+    assert sorted(map(tuple, units.values())) == [("left",)] * 2 + [("right",)] * 2
+    for seed in range(4):
+        before, after = Evaluation(netlist, seed).outcome(), Evaluation(shared, seed).outcome()
+        for (name, *port), value in after.items():
+            original = re.sub(r"\$share_out\$\d+", "", name)
+            assert before[(original, *port)] == value, f"seed {seed}: {name}"
+
+
+def test_few_loads_are_left_alone(netlist: dict[str, Any]) -> None:
+    shared = deepcopy(netlist)
+    share_out(Netlist(shared))
+    assert shared == netlist

@@ -133,6 +133,16 @@ class Netlist:
         self._note(name)
         return result
 
+    def copy(self, name: str, copied: str, port: str) -> Net:
+        """Add a copy of a cell, called ``copied``; the new net that its output ``port`` drives."""
+        result = self._next
+        self._next += 1
+        cell = self.cells[name]
+        connections = {pin: list(nets) for pin, nets in cell["connections"].items()}
+        self.cells[copied] = {**cell, "connections": {**connections, port: [result]}}
+        self._note(copied)
+        return result
+
     def feeds_mux(self, lut: str) -> bool:
         """Whether a PFUMX reads a LUT4, which then must stay one."""
         return any(self.kind(reader) == "PFUMX" for reader, _ in self.read_from(lut, "Z"))

@@ -3,7 +3,8 @@
 The unit is synthesised twice with Yosys: alone, for what it takes, and between registers
 (:mod:`.harness`), to be placed and routed with nextpnr for the clock that it closes at. What Yosys
 leaves in LUTs beside carry cells and flip-flops that have room for it is folded into these
-(:mod:`.carry`, :mod:`.resets`).
+(:mod:`.carry`, :mod:`.resets`); what resets or enables thousands of flip-flops is copied
+(:mod:`.fanout`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from .carry import fold_carry_luts
+from .fanout import share_out
 from .netlist import Netlist
 from .resets import fold_resets
 
@@ -96,10 +98,12 @@ def _yosys(top: str, source: str, target: str, directory: Path) -> dict[str, Any
 
 
 def fold(module: dict[str, Any]) -> None:
-    """Fold LUTs of ``module``, a flat one of Yosys's JSON, into what stands beside them."""
+    """Fold LUTs of ``module``, a flat one of Yosys's JSON, into what stands beside them, and share
+    out nets of many loads."""
     netlist = Netlist(module)
     fold_carry_luts(netlist)
     fold_resets(netlist)
+    share_out(netlist)
     netlist.forget_undriven()
 
 

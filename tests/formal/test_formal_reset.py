@@ -14,7 +14,7 @@ LATE = "a frame that began outside is passed"
 HELD_UP = "a frame that is dropped holds up the input"
 BEGUN = "a frame begins during halt"
 STOPPED = "a frame that has begun is stopped"
-NOT_QUIET = "reset before all is quiet, or longer than a cycle"
+NOT_QUIET = "reset not two cycles after all was quiet, or longer than a cycle"
 NOT_HALTED = "reset without halt"
 NOT_BUSY = "not busy until the sweep is over"
 
@@ -36,9 +36,10 @@ class SoftResetProof(wiring.Component):
             unit.quiet.eq(self.quiet),
             unit.sweeping.eq(self.sweeping),
         ]
-        was_quiet, was_reset, requested, swept = Signal(), Signal(), Signal(), Signal()
+        quiet, was_quiet, was_reset, requested, swept = (Signal() for _ in range(5))
         m.d.sync += [
-            was_quiet.eq(self.quiet & unit.halt),
+            quiet.eq(self.quiet & unit.halt),
+            was_quiet.eq(quiet),
             was_reset.eq(unit.reset),
             requested.eq((requested | (self.request & ~unit.busy)) & ~unit.reset),
             swept.eq((swept | ~self.sweeping) & ~unit.reset & ~requested),

@@ -2,8 +2,8 @@
 
 ::
 
-    request --> HALT: DMA and transmitter run empty --> RESET (1 cycle) --> SWEEP --> RUN
-                                                          |
+    request --> HALT: DMA and transmitter run empty --> CLEAR --> RESET (1 cycle) --> SWEEP --> RUN
+                                                                    |
     rx --> ReceiveGate --> NIC (reset) --> TransmitGate --> tx
 
 The MAC's sides of the gates see whole frames whatever happens between them.
@@ -46,6 +46,9 @@ class SoftReset(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
+        # A register before the one that resets everything, of which each unit has a copy.
+        clears = Signal()
+        m.d.sync += self.reset.eq(clears)
         with m.FSM(init="SWEEP") as fsm:
             with m.State("RUN"):
                 with m.If(self.request):
@@ -53,11 +56,14 @@ class SoftReset(wiring.Component):
             with m.State("HALT"):
                 m.d.comb += self.halt.eq(1)
                 with m.If(self.quiet):
-                    m.d.sync += self.reset.eq(1)
-                    m.next = "RESET"
+                    m.d.sync += clears.eq(1)
+                    m.next = "CLEAR"
+            with m.State("CLEAR"):
+                m.d.comb += self.halt.eq(1)
+                m.d.sync += clears.eq(0)
+                m.next = "RESET"
             with m.State("RESET"):
                 m.d.comb += self.halt.eq(1)
-                m.d.sync += self.reset.eq(0)
                 m.next = "SWEEP"
             with m.State("SWEEP"):
                 with m.If(~self.sweeping):
