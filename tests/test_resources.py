@@ -4,8 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from amaranth.lib import data
 
+from uwarp_boards import synth
 from uwarp_boards.resources import resources_table
 from uwarp_boards.synth import PathStep, UnitReport, synthesise
 from uwarp_hdl.stream.skid import Skid
@@ -37,6 +39,23 @@ def test_a_unit_is_measured(tmp_path: Path) -> None:
     assert report.critical_path and all(step.delay > 0 for step in report.critical_path)
     row = resources_table([report], seeds=1, speed=8).splitlines()[-1]
     assert row.startswith(f"| `skid` | {report.lut4} | 4 | 0 | 0 | {report.mhz:.1f} | `")
+
+
+def test_what_was_measured_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither tool runs again for the same unit; another seed only places it."""
+    cache = tmp_path / "cache"
+    first = synthesise("skid", Skid(SHAPE), cache=cache)
+    runs: list[str] = []
+    run = synth._run
+    monkeypatch.setattr(synth, "_run", lambda a, d: (runs.append(Path(a[0]).name), run(a, d)))
+    assert synthesise("skid", Skid(SHAPE), cache=cache) == first
+    assert not runs
+    both = synthesise("skid", Skid(SHAPE), seeds=2, cache=cache)
+    assert both.mhz_by_seed[1] == first.mhz and len(both.mhz_by_seed) == 2
+    assert sum("nextpnr" in name for name in runs) == 1
+    runs.clear()
+    synthesise("skid", Skid(data.StructLayout({"a": 4})), cache=cache)
+    assert sum("nextpnr" in name for name in runs) == 1 and len(runs) == 3
 
 
 def test_unknown_unit() -> None:

@@ -1,4 +1,8 @@
-"""``python -m uwarp_boards.resources``: synthesise every unit and write ``docs/resources.md``."""
+"""``python -m uwarp_boards.resources``: synthesise every unit and write ``docs/resources.md``.
+
+What it measured stays in the cache (:func:`uwarp.device.build.cache_directory`): it may be stopped
+and begun again, and a unit that has not changed takes seconds.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from uwarp.contract import Parameters
+from uwarp.device.build import cache_directory
 
 from .synth import DEVICE, PathStep, SynthError, UnitReport, synthesise
 
@@ -55,7 +60,8 @@ def resources_table(reports: Sequence[UnitReport], *, seeds: int, speed: int) ->
 def _measure_one(unit: str, seeds: int, speed: int) -> UnitReport:
     from uwarp_hdl.units import UNITS
 
-    return synthesise(unit, UNITS[unit](Parameters()), seeds=seeds, speed=speed)
+    cache = cache_directory() / "synth"
+    return synthesise(unit, UNITS[unit](Parameters()), seeds=seeds, speed=speed, cache=cache)
 
 
 def measure(

