@@ -301,7 +301,8 @@ class Nic(wiring.Component):
             writes.halt.eq(reset.halt),
             reads.halt.eq(reset.halt),
             transmit_gate.halt.eq(reset.halt),
-            receive_gate.open.eq(control.config.enable & ~reset.busy),
             receive_gate.cut.eq(reset.reset),
         ]
+        # A cycle late, and yet before the cut: that comes in the second cycle of a reset at least.
+        m.d.sync += receive_gate.open.eq(control.config.enable & ~reset.busy)
         return m

@@ -234,8 +234,9 @@ def test_random(seed):
 
 
 def test_timing():
-    """Others pass in the cycle of their offer; copies come 3 cycles apart, their words without a
-    pause and 3 cycles apart, if they are there before the datagrams."""
+    """Others pass in the cycle of their offer, their payloads with a cycle between; copies come 3
+    cycles apart, their words without a pause and 3 cycles apart, if they are there before the
+    datagrams."""
     bench = Bench(0)
     words = 5
 
@@ -255,7 +256,9 @@ def test_timing():
         assert bench.offers == list(range(first, first + 5))
         assert [cycle for cycle, _ in bench.datagrams] == bench.offers
         cycles = [cycle - first for cycle, _ in bench.payload]
-        assert cycles == list(range(1, 1 + 5 * words))
+        assert cycles == [
+            1 + cycle for cycle in range(5 * (words + 1)) if (cycle + 1) % (words + 1)
+        ]
         bench.datagrams.clear()
         bench.payload.clear()
         await offer(ctx, 0, None)

@@ -31,8 +31,8 @@ class GroupCopies(wiring.Component):
     """Copy datagrams to groups to their members, in the order of the members.
 
     Other datagrams and all payloads pass without latency; a payload is only offered from the cycle
-    on that follows its datagram's leaving. The first copy is offered 2 cycles after the datagram
-    came, others 3 after the one before left.
+    on that follows its datagram's leaving, and from the second after the payload before it. The
+    first copy is offered 2 cycles after the datagram came, others 3 after the one before left.
 
     Parameters
     ----------
@@ -73,13 +73,16 @@ class GroupCopies(wiring.Component):
         m = Module()
         m.submodules.order = order = Queue(1, _AHEAD)
         self._copy_datagrams(m, order.i)
-        # Only with its datagram gone, so that ``again`` is known.
+        # Only with its datagram gone, so that ``again`` is known. The order goes on a cycle late:
+        # what takes payload is far.
+        ended = Signal()
         payload_ends = self.payload_o.valid & self.payload_o.ready & self.payload_o.p.last
+        m.d.sync += ended.eq(payload_ends)
         m.d.comb += [
             self.payload_o.p.eq(self.payload_i.p),
-            self.payload_o.valid.eq(self.payload_i.valid & order.o.valid),
-            self.payload_i.ready.eq(self.payload_o.ready & order.o.valid),
-            order.o.ready.eq(payload_ends),
+            self.payload_o.valid.eq(self.payload_i.valid & order.o.valid & ~ended),
+            self.payload_i.ready.eq(self.payload_o.ready & order.o.valid & ~ended),
+            order.o.ready.eq(ended),
             self.again.eq(order.o.valid & order.o.p),
         ]
         return m
