@@ -66,12 +66,15 @@ class UdpRemainder(wiring.Component):
         # Each as it will be: full words of this one, of this and the next, and more than this.
         udp_length, octets = self.udp_length, self.octets
         over_31 = octets[5:].any()
-        full = Mux(begins, at_least(udp_length, before + 8), self.many)
         low = Mux(begins, (udp_length - before)[:3], octets[:3])
+        full = Signal()
+        covered = Signal(8)
+        m.d.comb += self.covered.eq(covered | full.replicate(8))
         with m.If(self.word.valid):
             m.d.sync += [
                 octets.eq(reduced),
-                self.covered.eq(Cat(full | (low > octet) for octet in range(8))),
+                full.eq(Mux(begins, at_least(udp_length, before + 8), self.many)),
+                covered.eq(Cat(low > octet for octet in range(8))),
             ]
             with m.If(begins):
                 m.d.sync += [
@@ -86,7 +89,13 @@ class UdpRemainder(wiring.Component):
                     more.eq(over_31 | octets[4] & octets[:4].any()),
                 ]
             with m.If(~begins & ~((self.word.step > SEGMENT_STEP) & more)):
-                m.d.sync += [octets.eq(0), self.many.eq(0), self.covered.eq(0), more.eq(0)]
+                m.d.sync += [
+                    octets.eq(0),
+                    self.many.eq(0),
+                    full.eq(0),
+                    covered.eq(0),
+                    more.eq(0),
+                ]
         return m
 
 

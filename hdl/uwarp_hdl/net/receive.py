@@ -14,7 +14,7 @@ that are taken for the checks stay until the same word of the next frame, so tho
 later outlive their frame's last word by 4 cycles.
 """
 
-from amaranth.hdl import Module, Signal
+from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -124,6 +124,7 @@ class FrameReceiver(wiring.Component):
             realigner.beat.eq(self.rx.payload),
             realigner.beat_valid.eq(self.rx.valid),
             numbering.i.eq(realigner.word),
+            numbering.ends.eq(realigner.ends),
             numbering.enable.eq(self.config.enable),
         ]
         words = [numbering.word]
@@ -238,22 +239,24 @@ class FrameReceiver(wiring.Component):
             queued.eq(commit & lookup.is_group),
         ]
         m.d.comb += self.groups.queued.eq(queued)
-        ended, had_no_room, was_accepted = Signal(), Signal(), Signal()
+        ended, had_no_room, was_accepted = Signal(2), Signal(2), Signal(2)
+        outcome = Signal.like(verdict.outcome)
         m.d.sync += [
             end.eq(words[4].valid & words[4].last),
             earlier_lost.eq((lost | self.cut) & ~end),
             earlier_skipped.eq(skips & ~end),
-            ended.eq(end),
-            had_no_room.eq(lost | verdict.accept & ~fits),
-            was_accepted.eq(verdict.accept),
+            ended.eq(Cat(end, ended)),
+            had_no_room.eq(Cat(lost | verdict.accept & ~fits, had_no_room)),
+            was_accepted.eq(Cat(verdict.accept, was_accepted)),
+            outcome.eq(verdict.outcome),
             self.events.eq(0),
         ]
-        with m.If(ended):
+        with m.If(ended[1]):
             m.d.sync += self.events[Counter.RX_FRAMES].eq(1)
-            with m.If(had_no_room):
+            with m.If(had_no_room[1]):
                 m.d.sync += self.events[Counter.DROP_OVERFLOW].eq(1)
-            with m.Elif(~was_accepted):
-                m.d.sync += self.events.bit_select(verdict.outcome, 1).eq(1)
+            with m.Elif(~was_accepted[1]):
+                m.d.sync += self.events.bit_select(outcome, 1).eq(1)
         return m
 
     def _connect_sums(self, m, words, remainder, udp_length, verdict):

@@ -124,8 +124,11 @@ class Verdict(wiring.Component):
         runt = flag("runt", _is_less(position, shortest_frame - 1))
         # One subtraction, since what is left to compare with has few bits.
         excess = Signal(signed(18))
-        m.d.sync += excess.eq(self.following.position - self.config.mtu)
-        is_over = [at_least(excess[:-1], header) for header in (ETHERNET_HEADER, EARLY_HEADER)]
+        m.d.sync += excess.eq((self.following.index << 3) - self.config.mtu)
+        low = excess[:4] + self.word.last_octet
+        is_over = [
+            excess[4:-1].any() | at_least(low, header) for header in (ETHERNET_HEADER, EARLY_HEADER)
+        ]
         oversize = flag("oversize", ~excess[-1] & Mux(self.word.early, is_over[1], is_over[0]))
         mac = self.destination_mac
         to_broadcast_mac = mac == BROADCAST_MAC

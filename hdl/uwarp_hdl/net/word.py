@@ -56,6 +56,8 @@ class WordNumbering(wiring.Component):
     ----------
     i : In(FrameWord)
         Without numbers.
+    ends : In(1)
+        ``i`` is valid and its frame's last.
     enable : In(1)
     before_udp : In(4)
         Index of the word before that in which the UDP header begins, right from word 3 on; below 3
@@ -64,6 +66,7 @@ class WordNumbering(wiring.Component):
     """
 
     i: In(FrameWord)
+    ends: In(1)
     enable: In(1)
     before_udp: In(4)
     word: Out(FrameWord)
@@ -84,8 +87,8 @@ class WordNumbering(wiring.Component):
         ]
         with m.If(self.i.valid):
             m.d.sync += [
-                first.eq(self.i.last),
-                accepted.eq(self.word.valid & ~self.i.last),
+                first.eq(0),
+                accepted.eq(self.word.valid),
                 far.eq(far | (index[:3] == 7)),
             ]
             with m.If(~index.all()):
@@ -95,8 +98,8 @@ class WordNumbering(wiring.Component):
                 m.d.sync += step.eq(ends)
             with m.Elif(~step[3]):
                 m.d.sync += step.eq(step + 1)
-            with m.If(self.i.last):
-                m.d.sync += [index.eq(0), far.eq(0), step.eq(0)]
+        with m.If(self.ends):
+            m.d.sync += [first.eq(1), accepted.eq(0), index.eq(0), far.eq(0), step.eq(0)]
         return m
 
 
