@@ -292,9 +292,10 @@ class Nic(wiring.Component):
         sweeping = control.sweeping
         for unit in sweepers:
             sweeping = sweeping | unit.busy
+        halted = Signal()
         m.d.comb += [
             reset.request.eq(control.reset_request),
-            reset.quiet.eq(writes.idle & reads.idle & transmit_gate.idle),
+            reset.quiet.eq(halted & writes.idle & reads.idle & transmit_gate.idle),
             reset.sweeping.eq(sweeping),
             control.clear.eq(reset.reset),
             control.busy.eq(reset.busy),
@@ -303,6 +304,9 @@ class Nic(wiring.Component):
             transmit_gate.halt.eq(reset.halt),
             receive_gate.cut.eq(reset.reset),
         ]
-        # A cycle late, and yet before the cut: that comes in the second cycle of a reset at least.
-        m.d.sync += receive_gate.open.eq(control.config.enable & ~reset.busy)
+        # The gates are told a cycle late, and yet before anything is cut.
+        m.d.sync += [
+            halted.eq(reset.halt),
+            receive_gate.open.eq(control.config.enable & ~reset.busy),
+        ]
         return m

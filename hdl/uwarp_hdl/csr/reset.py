@@ -9,7 +9,7 @@
 The MAC's sides of the gates see whole frames whatever happens between them.
 """
 
-from amaranth.hdl import Module, Mux, Signal
+from amaranth.hdl import Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -108,8 +108,8 @@ class ReceiveGate(wiring.Component):
 
 
 class TransmitGate(wiring.Component):
-    """Pass frames; with ``halt`` end the one that has begun and, but for one that is offered in its
-    first cycle, begin none. No latency.
+    """Pass frames; from the second cycle of ``halt`` on end the one that has begun and begin none.
+    No latency.
 
     Members
     -------
@@ -117,7 +117,7 @@ class TransmitGate(wiring.Component):
     o : Out(PacketSignature())
     halt : In(1)
     idle : Out(1)
-        No frame passes, nor will one as long as ``halt`` stays.
+        No frame has been offered to ``o`` and not ended.
     """
 
     i: In(PacketSignature())
@@ -127,15 +127,15 @@ class TransmitGate(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        begun = Signal()
-        begun_next = Signal()
-        passing = Signal()
+        begun, may_begin = Signal(), Signal()
+        passing = begun | may_begin
+        m.d.sync += may_begin.eq(~self.halt)
         m.d.comb += [
-            begun_next.eq(Mux(self.o.valid, ~(self.o.ready & self.o.payload.last), begun)),
             self.o.payload.eq(self.i.payload),
             self.o.valid.eq(self.i.valid & passing),
             self.i.ready.eq(self.o.ready & passing),
-            self.idle.eq(~passing),
+            self.idle.eq(~begun),
         ]
-        m.d.sync += [begun.eq(begun_next), passing.eq(begun_next | ~self.halt)]
+        with m.If(self.o.valid):
+            m.d.sync += begun.eq(~(self.o.ready & self.o.payload.last))
         return m

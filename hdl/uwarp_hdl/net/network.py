@@ -51,7 +51,8 @@ class NetworkCheck(wiring.Component):
     malformed : Out(1)
         Another version than the type says, or a header longer than the datagram.
     short : Out(1)
-        The frame up to this word does not hold the header, or not the datagram.
+        The frame up to this word does not hold the header, or not the datagram. One cycle later
+        than the other results.
     fragment, other_protocol, other_address, broadcast : Out(1)
     """
 
@@ -105,17 +106,20 @@ class NetworkCheck(wiring.Component):
             at_least(beyond[:-1], header - 1)
             for header in (ETHERNET_HEADER, EARLY_HEADER, EARLY_HEADER + IPV6_HEADER)
         ]
-        has_datagram = ~beyond[-1] & Mux(word.ipv6, ends[2], Mux(word.early, ends[1], ends[0]))
+        form, has_header = Signal(2), Signal()
+        has_datagram = ~beyond[-1] & Mux(form[1], ends[2], Mux(form[0], ends[1], ends[0]))
         m.d.comb += [
             self.before_udp.eq((units + 1)[1:]),
             self.payload_length.eq(payload),
-            beyond.eq(word.position - length),
         ]
         m.d.sync += [
             payload.eq(length - Mux(word.ipv6, 0, units << 2)),
             self.malformed.eq(wrong_version | payload[16]),
             # The header is in full if the datagram is, but where its own length is too small.
-            self.short.eq((word.step == 0) | ~has_datagram),
+            beyond.eq(word.position - length),
+            form.eq(Cat(word.early, word.ipv6)),
+            has_header.eq(word.step != 0),
+            self.short.eq(~(has_header & has_datagram)),
         ]
 
         # Parts of an address, to be looked at together in the next cycle.

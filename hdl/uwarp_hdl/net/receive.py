@@ -2,7 +2,7 @@
 
 ::
 
-    rx > realign > 2 > 3 > coverage > 4 > sums > 5 > 6 > verdict > 7 > events > 8
+    rx > realign > 2 > 3 > coverage > 4 > sums > 5 > 6 > verdict > 7 > 8 > events > 9
                    |   |                                    |
                    |   +------ words -------4---------------)---> DatagramQueue --> datagrams
                    +> fields                 '-5-6-7--------+---> PacketFifo -----> payload

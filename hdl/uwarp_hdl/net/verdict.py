@@ -182,7 +182,8 @@ class Verdict(wiring.Component):
             (other_mac & kept, Counter.RX_MANAGEMENT),
             (other_mac, Counter.DROP_MAC_FILTER),
             (other_type, Counter.RX_MANAGEMENT),
-            (ip.malformed | ip.short, Counter.DROP_IP_HEADER),
+            (ip.malformed, Counter.DROP_IP_HEADER),
+            late_last=(ip.short, Counter.DROP_IP_HEADER),
         )
         network = self._first(
             m,
@@ -218,10 +219,9 @@ class Verdict(wiring.Component):
             (unknown_opcode | not_for_groups, Counter.DROP_OPCODE),
             (header_cut, Counter.DROP_DDP_SHORT),
         )
-        barred = ~to_group | other_type | ip.malformed | ip.short | ip.fragment
+        barred = ~to_group | other_type | ip.malformed | ip.fragment
         barred |= ip.other_protocol | udp_malformed
-        for cycle in range(3, 5):
-            barred = flag(f"barred{cycle}", barred)
+        barred = flag("barred4", flag("barred3", barred) | ip.short)
 
         sets = {
             "frame": frame,
@@ -281,10 +281,10 @@ class Verdict(wiring.Component):
         m.d.comb += self.outcome.eq(Mux(may_match & self.match, outcomes[1], outcomes[0]))
         return m
 
-    def _first(self, m, name, *checks, late=None):
+    def _first(self, m, name, *checks, late=None, late_last=None):
         """The first check of some that fails, in cycle 4 of those whose flags are of cycle 2.
 
-        ``late`` is one of cycle 3, that comes before them.
+        ``late`` is one of cycle 3, that comes before them, ``late_last`` one that comes after.
         """
         flags = Signal(len(checks), name=f"{name}_flags")
         failed, code = Signal(name=f"{name}_held"), Signal(CODE_BITS, name=f"{name}_code")
@@ -292,6 +292,8 @@ class Verdict(wiring.Component):
         in_order = [(flag, counter) for flag, (_, counter) in zip(flags, checks, strict=True)]
         if late is not None:
             in_order.insert(0, late)
+        if late_last is not None:
+            in_order.append(late_last)
         m.d.sync += [
             failed.eq(Cat(condition for condition, _ in in_order).any()),
             code.eq(in_order[-1][1]),
