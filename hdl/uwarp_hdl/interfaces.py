@@ -123,8 +123,8 @@ class GroupLookupSignature(wiring.Signature):
 
 
 class GroupMemberSignature(wiring.Signature):
-    """Members of a group: ``qpn`` and ``last`` are those of member ``member`` of ``row``, of the
-    cycle before. ``copied`` strobes when a datagram has gone to the last one."""
+    """Members of a group: ``qpn`` and ``last`` are those of member ``member`` of ``row``, of two
+    cycles before. ``copied`` strobes when a datagram has gone to the last one."""
 
     def __init__(self, row_width: int) -> None:
         self.row_width = row_width

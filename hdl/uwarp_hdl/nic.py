@@ -292,16 +292,21 @@ class Nic(wiring.Component):
         sweeping = control.sweeping
         for unit in sweepers:
             sweeping = sweeping | unit.busy
+        halted = Signal()
         m.d.comb += [
             reset.request.eq(control.reset_request),
-            reset.quiet.eq(writes.idle & reads.idle & transmit_gate.idle),
+            reset.quiet.eq(halted & writes.idle & reads.idle & transmit_gate.idle),
             reset.sweeping.eq(sweeping),
             control.clear.eq(reset.reset),
             control.busy.eq(reset.busy),
             writes.halt.eq(reset.halt),
             reads.halt.eq(reset.halt),
             transmit_gate.halt.eq(reset.halt),
-            receive_gate.open.eq(control.config.enable & ~reset.busy),
             receive_gate.cut.eq(reset.reset),
+        ]
+        # The gates are told a cycle late, and yet before anything is cut.
+        m.d.sync += [
+            halted.eq(reset.halt),
+            receive_gate.open.eq(control.config.enable & ~reset.busy),
         ]
         return m

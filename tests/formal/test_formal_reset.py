@@ -113,7 +113,9 @@ class GateProof(wiring.Component):
             m.d.comb += gate.halt.eq(~self.open)
             with m.If(i.valid & (inside | (pending & ~gate.idle))):
                 m.d.comb += Assert(o.valid, STOPPED)
-            with m.If(~self.open & ~inside & gate.idle):
+            halted = Signal()
+            m.d.sync += halted.eq(gate.halt)
+            with m.If(halted & ~inside & gate.idle):
                 m.d.comb += Assert(~o.valid, BEGUN)
             m.d.comb += Assert(~inside | ~gate.idle, BEGUN)
             m.d.comb += Assert(~took | gave, SPLIT)

@@ -118,15 +118,15 @@ class LoopBench:
                 coming.popleft()
             if tx_valid and tx_ready:
                 self.collect(partial, "wire", word, self.wire)
+            if cuts:
+                is_cut = True
+                self.events.append(DROPPED)
             if o_valid:
                 begins = not partial["into"]
                 if begins:
                     self.into_times.append(self.now)
                 self.collect(partial, "into", received, self.cut if is_cut else self.into)
                 is_cut &= not received.last
-            if cuts:
-                is_cut = True
-                self.events.append(DROPPED)
             if events:
                 self.events.append(events)
             idle = not (sending or coming or self.sent or self.received or o_valid or busy)

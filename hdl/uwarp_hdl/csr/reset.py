@@ -114,7 +114,8 @@ class ReceiveGate(wiring.Component):
 
 
 class TransmitGate(wiring.Component):
-    """Pass frames; with ``halt`` end the one that has begun and begin none. No latency.
+    """Pass frames; from the second cycle of ``halt`` on end the one that has begun and begin none.
+    No latency.
 
     Members
     -------
@@ -132,8 +133,9 @@ class TransmitGate(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        begun = Signal()
-        passing = begun | ~self.halt
+        begun, may_begin = Signal(), Signal()
+        passing = begun | may_begin
+        m.d.sync += may_begin.eq(~self.halt)
         m.d.comb += [
             self.o.payload.eq(self.i.payload),
             self.o.valid.eq(self.i.valid & passing),

@@ -37,6 +37,22 @@ from .tables import QP_READS, REGION_READS, half_words, keep_half_words
 __all__ = ["SegmentCheck"]
 
 
+#: From a datagram's offer to that of its segment; where it goes on is told where they are used.
+_STATES = (
+    "IDLE",
+    "ROWS",
+    "RECEIVE",
+    "HELD",
+    "SPAN",
+    "REGION",
+    "DIFFERENCES",
+    "SUMS",
+    "GRANULES",
+    "VERDICT",
+    "SETTLED",
+    "SEGMENT",
+)
+
 #: Fields of a region that its tracker keeps for an open message.
 _HELD_FIELDS = ("dma_addr", "granule_log2", "map_base")
 
@@ -115,13 +131,11 @@ class SegmentCheck(wiring.Component):
         qp_failed = Signal()
         region = Signal(REGION_ROW)
         receive = Signal(data.StructLayout({"available": 1, "error": 1, "index": 16}))
-        is_opening = Signal()
-        is_write = datagram.opcode == Opcode.WRITE
-        is_request = datagram.opcode == Opcode.READ_REQUEST
-        is_terminate = datagram.opcode == Opcode.TERMINATE
-        is_record = datagram.opcode == Opcode.WRITE_RECORD
-        is_response = ~is_opening & (datagram.opcode == Opcode.READ_RESPONSE_RECORD)
-        is_send = ~datagram.opcode.matches(*NO_SENDS)
+        # Registers, as ``datagram``.
+        is_opening, is_write, is_request, is_terminate, is_record, is_response, is_send = [
+            Signal(name=f"is_{name}")
+            for name in ("opening", "write", "request", "terminate", "record", "response", "send")
+        ]
 
         # The extent must lie inside the region: the message, the Write's payload, what is to be
         # read, or the SGE.
@@ -135,7 +149,8 @@ class SegmentCheck(wiring.Component):
         # The datagram is one of an open Send or Read: what lies in ``region`` is of its tracker.
         is_held = Signal()
         doubtful = Signal()  # a message was opened since its tracker was looked at
-        is_open = (is_send | is_response) & receives(qp) & self.found
+        may_be_open = (is_send | is_response) & receives(qp)
+        is_open = may_be_open & self.found
 
         digest = Signal(DIGEST_WIDTH)
 
@@ -163,124 +178,127 @@ class SegmentCheck(wiring.Component):
                 incoming.group.eq(0),
             ]
         is_failed = has_failed(m, self.failed, datagram.qpn[: exact_log2(n_qp)])
-        m.d.comb += [
-            look.qpn.eq(datagram.qpn),
-            self.qp.index.eq(datagram.qpn),
-            self.region.index.eq(stag[8:]),
-        ]
+        # A register for each state: nothing is to be decoded.
+        states = {name: Signal(name=name.lower(), init=name == "IDLE") for name in _STATES}
+        (
+            in_idle,
+            in_rows,
+            in_receive,
+            in_held,
+            in_span,
+            in_region,
+            in_differences,
+            in_sums,
+            in_granules,
+            in_verdict,
+            in_settled,
+            in_segment,
+        ) = states.values()
         begins_qp, begins_region = Signal(), Signal()
         self._read_rows(m, qp, region, begins_qp, begins_region, is_held)
-        with m.If(self.opened):
-            m.d.sync += doubtful.eq(1)
+        takes = in_idle & incoming_valid
+        m.d.comb += [
+            self.datagrams.ready.eq(in_idle & ~chosen),
+            self.read_openings.ready.eq(in_idle & chosen),
+            self.renew.eq(in_idle),
+            self.begin.eq(in_receive),
+            look.lookup.eq(((in_idle | in_segment) & incoming_valid) | in_rows | in_receive),
+            look.qpn.eq(Mux(in_idle | in_segment, incoming.qpn, datagram.qpn)),
+            # Nothing is read for a QP that is not up: its ring may be gone.
+            look.waiting.eq(in_receive & is_send & receives(qp) & ~self.found & ~self.region.held),
+            look.dismiss.eq(in_receive & is_open),
+            look.offered.eq(in_segment),
+            look.given.eq(in_segment & self.segments.ready),
+            # Not read in a segment's state.
+            self.qp.index.eq(look.qpn),
+            begins_qp.eq(takes),
+            self.region.index.eq(stag[8:]),
+            begins_region.eq(in_idle | in_receive),
+            granules.begin.eq(in_differences),
+            self.segments.valid.eq(in_segment),
+            self.hold.eq(in_settled | (in_segment & is_held)),
+            self.active.eq(~in_idle),
+        ]
+        with m.If(in_idle):
+            m.d.comb += self.region.index.eq(incoming.stag[8:])
+        with m.If(in_receive):
+            m.d.comb += self.region.index.eq(look.receive.lkey[8:])
+
         with m.If(~is_held):
             m.d.sync += Cat(start, below).eq(base - region.base_to)
-        with m.FSM() as fsm:
-            with m.State("IDLE"):
-                m.d.comb += [
-                    self.datagrams.ready.eq(~chosen),
-                    self.read_openings.ready.eq(chosen),
-                    self.renew.eq(1),
-                    look.lookup.eq(incoming_valid),
-                    look.qpn.eq(incoming.qpn),
-                    self.qp.index.eq(incoming.qpn),
-                    begins_qp.eq(incoming_valid),
-                    self.region.index.eq(incoming.stag[8:]),
-                    begins_region.eq(1),
-                ]
-                m.d.sync += [
-                    datagram.eq(incoming),
-                    stag.eq(incoming.stag),
-                    receive.eq(0),
-                    receive.index.eq(Mux(chosen, opening.wqe_index, 0)),
-                    is_opening.eq(chosen),
-                    is_held.eq(0),
-                    digest.eq(message_digest(message_name(self._parameters, incoming))),
-                ]
-                with m.If(incoming_valid):
-                    m.next = "ROWS"
-            with m.State("ROWS"):
-                m.d.comb += look.lookup.eq(1)
-                m.d.sync += [
-                    qp_failed.eq(is_failed),
-                    # A Write has an ``mo`` of 0, and a Read Request that has not is dropped.
-                    Cat(base, below_zero).eq(datagram.to - datagram.mo),
-                    extent_length.eq(Mux(is_write, datagram.payload_length, datagram.mlen)),
-                ]
-                m.next = "DIFFERENCES"
-                with m.If(is_send | is_response):
-                    m.next = "RECEIVE"
-            with m.State("RECEIVE"):
-                # Nothing is read for a QP that is not up: its ring may be gone.
-                m.d.comb += [
-                    self.begin.eq(1),
-                    look.lookup.eq(1),
-                    look.waiting.eq(is_send & receives(qp) & ~self.found & ~self.region.held),
-                    look.dismiss.eq(is_open),
-                    self.region.index.eq(look.receive.lkey[8:]),
-                    begins_region.eq(1),
-                ]
-                m.d.sync += [
-                    is_held.eq(0),
-                    doubtful.eq(self.opened),
-                    receive.available.eq(look.receive.available),
-                    receive.error.eq(look.receive.error),
-                    receive.index.eq(look.receive.index),
-                    extent_length.eq(look.receive.length),
-                ]
-                with m.If(is_send):
-                    m.d.sync += [stag.eq(look.receive.lkey), base.eq(look.receive.addr)]
-                with m.If(~receives(qp)):
-                    m.next = "DIFFERENCES"
-                with m.Elif(self.found):
-                    m.next = "HELD"
-                with m.Elif(is_response):
-                    m.next = "DIFFERENCES"
-                with m.Elif(look.known & ~self.region.held):
-                    m.next = "REGION"
-            with m.State("HELD"):
-                m.next = "SPAN"
-            with m.State("SPAN"):
-                m.d.sync += [is_held.eq(1), start.eq(self.span.start), below.eq(0)]
-                m.next = "REGION"
-            with m.State("REGION"):
-                m.next = "DIFFERENCES"
-            with m.State("DIFFERENCES"):
-                m.d.comb += granules.begin.eq(1)
-                m.next = "SUMS"
-            with m.State("SUMS"):
-                m.next = "GRANULES"
-            with m.State("GRANULES"):
-                m.next = "VERDICT"
-                with m.If(is_held & ~self.own):
-                    # A message of the same digest; unless another was opened there meanwhile.
-                    m.next = "RECEIVE"
-            with m.State("VERDICT"):
-                with m.If(is_held | is_response):
-                    with m.If(self.still):
-                        m.next = "SETTLED"
-                with m.Elif(~look.unsettled & ~self.opened):
-                    m.next = "SEGMENT"
-                    with m.If(look.wrong | is_open):
-                        m.next = "RECEIVE"
-            with m.State("SETTLED"):
-                m.d.comb += self.hold.eq(1)
-                m.next = "SEGMENT"
-                with m.If((is_open != is_held) | doubtful):
-                    m.next = "RECEIVE"
-            with m.State("SEGMENT"):
-                m.d.comb += [
-                    self.segments.valid.eq(1),
-                    look.lookup.eq(incoming_valid),
-                    look.qpn.eq(incoming.qpn),
-                    look.offered.eq(1),
-                    self.hold.eq(is_held),
-                    look.given.eq(self.segments.ready),
-                ]
-                with m.If(self.segments.ready):
-                    m.next = "IDLE"
-        idle = fsm.ongoing("IDLE")
-        m.d.comb += self.active.eq(~idle)
-        m.d.sync += chosen.eq(self.read_openings.valid & ~Mux(idle, chosen, is_opening))
+        with m.If(self.opened):
+            m.d.sync += doubtful.eq(1)
+        opcode = self.datagrams.p.opcode
+        with m.If(in_idle):
+            m.d.sync += [
+                datagram.eq(incoming),
+                stag.eq(incoming.stag),
+                receive.eq(0),
+                receive.index.eq(Mux(chosen, opening.wqe_index, 0)),
+                is_opening.eq(chosen),
+                is_write.eq(~chosen & (opcode == Opcode.WRITE)),
+                is_request.eq(~chosen & (opcode == Opcode.READ_REQUEST)),
+                is_terminate.eq(~chosen & (opcode == Opcode.TERMINATE)),
+                is_record.eq(~chosen & (opcode == Opcode.WRITE_RECORD)),
+                is_response.eq(~chosen & (opcode == Opcode.READ_RESPONSE_RECORD)),
+                is_send.eq(~chosen & ~opcode.matches(*NO_SENDS)),
+                is_held.eq(0),
+                digest.eq(message_digest(message_name(self._parameters, incoming))),
+            ]
+        with m.If(in_rows):
+            m.d.sync += [
+                qp_failed.eq(is_failed),
+                # A Write has an ``mo`` of 0, and a Read Request that has not is dropped.
+                Cat(base, below_zero).eq(datagram.to - datagram.mo),
+                extent_length.eq(Mux(is_write, datagram.payload_length, datagram.mlen)),
+            ]
+        with m.If(in_receive):
+            m.d.sync += [
+                is_held.eq(0),
+                doubtful.eq(self.opened),
+                receive.available.eq(look.receive.available),
+                receive.error.eq(look.receive.error),
+                receive.index.eq(look.receive.index),
+                extent_length.eq(look.receive.length),
+            ]
+        with m.If(in_receive & is_send):
+            m.d.sync += [stag.eq(look.receive.lkey), base.eq(look.receive.addr)]
+        with m.If(in_span):
+            m.d.sync += [is_held.eq(1), start.eq(self.span.start), below.eq(0)]
+
+        # What is open goes to what its tracker holds, a Send to the region of its WQE.
+        meets = in_receive & is_open
+        misses = in_receive & (is_response | ~receives(qp)) & ~is_open
+        waits = in_receive & may_be_open & is_send & ~self.found
+        posted = look.known & ~self.region.held
+        # A message of the same digest; unless another was opened there meanwhile.
+        other = in_granules & is_held & ~self.own
+        by_tracker = is_held | is_response
+        judged = in_verdict & Mux(by_tracker, self.still, ~look.unsettled & ~self.opened)
+        fails = ~by_tracker & (look.wrong | is_open)
+        doubts = (is_open != is_held) | doubtful
+        following = {
+            "IDLE": (in_idle & ~incoming_valid) | (in_segment & self.segments.ready),
+            "ROWS": takes,
+            "RECEIVE": (in_rows & (is_send | is_response))
+            | (waits & ~posted)
+            | other
+            | (judged & fails)
+            | (in_settled & doubts),
+            "HELD": meets,
+            "SPAN": in_held,
+            "REGION": in_span | (waits & posted),
+            "DIFFERENCES": (in_rows & ~(is_send | is_response)) | misses | in_region,
+            "SUMS": in_differences,
+            "GRANULES": in_sums,
+            "VERDICT": (in_granules & ~other) | (in_verdict & ~judged),
+            "SETTLED": judged & by_tracker,
+            "SEGMENT": (judged & ~by_tracker & ~fails)
+            | (in_settled & ~doubts)
+            | (in_segment & ~self.segments.ready),
+        }
+        m.d.sync += [states[name].eq(condition) for name, condition in following.items()]
+        m.d.sync += chosen.eq(self.read_openings.valid & ~Mux(in_idle, chosen, is_opening))
 
         # Each register below is right two, three, ... cycles after the rows and stays so: the
         # states only count the cycles.

@@ -30,8 +30,8 @@ class SegmentGranules(wiring.Component):
     Members
     -------
     begin : In(1)
-        ``start`` is right in the next cycle, ``end`` in the second from now, ``offset`` in the
-        third; ``payload_end`` from the fourth on, while it counts.
+        ``start`` is right in the next cycle, ``end`` and ``offset`` in the second from now;
+        ``payload_end`` from the third on, while it counts.
     log2 : In(5)
         Of the granule, 6 to 16. From ``begin`` on.
     start, end, offset, payload_end : In
@@ -90,9 +90,13 @@ class SegmentGranules(wiring.Component):
             granule = stage
         inside = Cat(C(0x3F, 6), (i < shift for i in range(10)))
         m.d.comb += remainder.eq(octet[:16] & inside)
+        # The last two are chosen a cycle before.
+        later = Signal.like(octet)
+        m.d.sync += later.eq(Mux(steps[1], self.offset, self.payload_end))
+        with m.If(self.begin | steps[0]):
+            m.d.sync += later.eq(0)
         # What comes last is taken in each step before, too.
-        octets = (self.start, self.end, self.offset, self.payload_end)
-        m.d.comb += octet.eq(chosen(steps, octets))
+        m.d.comb += octet.eq(chosen(steps[:2], (self.start, self.end)) | later)
         m.d.sync += high.eq(granule)
         with m.If(steps[0]):
             m.d.sync += [self.first.eq(granule), self.aligned.eq(~remainder.any())]

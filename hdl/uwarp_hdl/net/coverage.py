@@ -42,6 +42,8 @@ class UdpRemainder(wiring.Component):
         Of the frame, once the word with the UDP header's begin has gone by.
     octets : Out(16)
         For the word of the cycle before, if its step is 2 or more; 0 before and after.
+    many : Out(1)
+        They are 16 or more.
     covered : Out(8)
         Which octets of that word these are.
     """
@@ -49,40 +51,51 @@ class UdpRemainder(wiring.Component):
     word: In(FrameWord)
     udp_length: In(16)
     octets: Out(16)
+    many: Out(1)
     covered: Out(8)
 
     def elaborate(self, platform):
         m = Module()
         before = 8 * SEGMENT_STEP - UDP
 
-        def covers(full, octets):
-            return Cat(full | (octets[:3] > octet) for octet in range(8))
-
         more = Signal()  # than a word
         begins = self.word.step == SEGMENT_STEP
         # One adder for both. There are no more when it begins, which is known earlier than that it
         # does.
         reduced = Mux(more, self.octets, self.udp_length) - Mux(more, 8, before)
+        # Each as it will be: full words of this one, of this and the next, and more than this.
+        udp_length, octets = self.udp_length, self.octets
+        over_31 = octets[5:].any()
+        low = Mux(begins, (udp_length - before)[:3], octets[:3])
+        full = Signal()
+        covered = Signal(8)
+        m.d.comb += self.covered.eq(covered | full.replicate(8))
         with m.If(self.word.valid):
+            m.d.sync += [
+                octets.eq(reduced),
+                full.eq(Mux(begins, at_least(udp_length, before + 8), self.many)),
+                covered.eq(Cat(low > octet for octet in range(8))),
+            ]
             with m.If(begins):
                 m.d.sync += [
-                    self.octets.eq(reduced),
-                    self.covered.eq(
-                        covers(at_least(self.udp_length, before + 8), self.udp_length - before)
-                    ),
+                    self.many.eq(at_least(udp_length, before + 16)),
                     # Nor are there more words of a datagram of less than its header: the verdict
                     # on that does not ask.
-                    more.eq(self.udp_length[4:].any() | self.udp_length[:4].all()),
-                ]
-            with m.Elif((self.word.step > SEGMENT_STEP) & more):
-                over_two = self.octets[5:].any() | self.octets[4] & self.octets[:4].any()
-                m.d.sync += [
-                    self.octets.eq(reduced),
-                    self.covered.eq(covers(self.octets[4:].any(), self.octets)),
-                    more.eq(over_two),
+                    more.eq(at_least(udp_length, before + 9)),
                 ]
             with m.Else():
-                m.d.sync += [self.octets.eq(0), self.covered.eq(0), more.eq(0)]
+                m.d.sync += [
+                    self.many.eq(over_31 | octets[4] & octets[3]),
+                    more.eq(over_31 | octets[4] & octets[:4].any()),
+                ]
+            with m.If(~begins & ~((self.word.step > SEGMENT_STEP) & more)):
+                m.d.sync += [
+                    octets.eq(0),
+                    self.many.eq(0),
+                    full.eq(0),
+                    covered.eq(0),
+                    more.eq(0),
+                ]
         return m
 
 
@@ -94,8 +107,8 @@ class SumCoverage(wiring.Component):
     following, word : In(FrameWord)
         Word of the next cycle, and of this one: what its numbers say of it is decided a cycle
         before.
-    remainder, covered : In(16), In(8)
-        UDP octets left at the start of ``word``, and which octets of the word they are.
+    covered : In(8)
+        Which octets of ``word`` are of the UDP datagram, from step 2 on.
     ip_lanes, udp_lanes : Out(17).array(4)
         16-bit numbers to add, the octets of each swapped; ``ip_add``, ``ip_restart``, ``udp_add``
         and ``udp_restart`` as for OnesComplementCheck.
@@ -105,7 +118,6 @@ class SumCoverage(wiring.Component):
 
     following: In(FrameWord)
     word: In(FrameWord)
-    remainder: In(16)
     covered: In(8)
     ip_lanes: Out(17).array(4)
     ip_add: Out(1)
@@ -123,12 +135,11 @@ class SumCoverage(wiring.Component):
         lanes = word.lanes
 
         following = self.following
-        near = following.index[3:] == 0
 
         def at(*indices):
-            return near & Cat(following.index[:3] == index for index in indices).any()
+            return ~following.far & following.index[:3].matches(*indices)
 
-        in_header = at_least(following.index, 2) & (following.step == 0)
+        in_header = (following.far | following.index[1:3].any()) & (following.step == 0)
         starts_udp = following.step == 1
         late_ipv4 = ~following.ipv6 & ~following.early
         early_ipv4 = ~following.ipv6 & following.early
@@ -175,9 +186,9 @@ class SumCoverage(wiring.Component):
             with m.If(~is_whole):
                 m.d.sync += self.udp_lanes[i][16].eq(0)
         m.d.sync += [
-            self.ip_restart.eq(word.valid & (word.index == 0)),
+            self.ip_restart.eq(word.valid & word.at(0)),
             self.ip_add.eq(word.valid),
-            self.udp_restart.eq(word.valid & (word.index < 2)),
+            self.udp_restart.eq(word.valid & (word.at(0) | word.at(1))),
             self.udp_add.eq(word.valid),
         ]
 
@@ -189,7 +200,7 @@ class SumCoverage(wiring.Component):
                 m.d.sync += place.eq(0)
         m.d.sync += [
             self.crc_restart.eq(word.valid & (word.step < SEGMENT_STEP)),
-            self.crc_add.eq(word.valid & (self.remainder != 0)),
+            self.crc_add.eq(word.valid & covered[0]),
         ]
         return m
 
@@ -200,8 +211,8 @@ class PayloadWindow(wiring.Component):
     Attributes
     ----------
     word : In(FrameWord)
-    remainder : In(16)
-        UDP octets left at the start of ``word``.
+    remainder, many : In(16), In(1)
+        UDP octets left at the start of ``word``; they are 16 or more.
     opcode : In(4)
     udp_length : In(16)
         Both of the frame, in time for its step 2.
@@ -217,6 +228,7 @@ class PayloadWindow(wiring.Component):
 
     word: In(FrameWord)
     remainder: In(16)
+    many: In(1)
     opcode: In(4)
     udp_length: In(16)
     inside: Out(1)
@@ -238,8 +250,8 @@ class PayloadWindow(wiring.Component):
         ]
         # Comparisons of the bits that matter only.
         low = self.remainder[:4]
-        is_last = ~self.remainder[4:].any() & (low <= 8 + SEGMENT_CRC)
-        over_crc = self.remainder[4:].any() | (low > SEGMENT_CRC)
+        is_last = ~self.many & (low <= 8 + SEGMENT_CRC)
+        over_crc = self.many | (low > SEGMENT_CRC)
         m.d.sync += [
             self.inside.eq(
                 self.word.valid
@@ -249,6 +261,6 @@ class PayloadWindow(wiring.Component):
                 & over_crc
             ),
             self.last.eq(is_last),
-            self.count.eq(Mux(is_last, self.remainder[:4] - SEGMENT_CRC, 8)),
+            self.count.eq(Mux(is_last, low - SEGMENT_CRC, 8)),
         ]
         return m

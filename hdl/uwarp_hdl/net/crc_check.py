@@ -4,6 +4,7 @@ from amaranth.hdl import Array, Const, Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
+from ..compare import equal
 from ..iwarp import crc32c
 
 __all__ = ["CrcCheck"]
@@ -55,17 +56,17 @@ class CrcCheck(wiring.Component):
         share = Signal(32)
         add, restart = Signal(), Signal()
         state = Signal(32, init=self._start)
-        tail = Signal(3)
+        residue = Signal(32)
         residues = Array(Const(self._state(value), 32) for value in crc32c.RESIDUES[:8])
         m.d.sync += [
             share.eq(crc32c.data_share(self.data[:32]) ^ self.data[32:]),
             add.eq(self.add),
             restart.eq(self.restart),
-            tail.eq(self.tail),
+            residue.eq(residues[self.tail]),
         ]
         with m.If(restart):
             m.d.sync += state.eq(self._start)
         with m.Elif(add):
             m.d.sync += state.eq(crc32c.advance(state, 8) ^ share)
-        m.d.comb += self.right.eq(state == residues[tail])
+        m.d.comb += self.right.eq(equal(m, state, residue))
         return m

@@ -2,8 +2,8 @@
 
 ::
 
-    words --> lanes chosen --> memory --> register --> fields --> o
-    details -----------------> memory --> register -----^
+    words --> lanes chosen --> memory --> register --> register, enables --> fields --> o
+    details -----------------> memory --> register ----------------------------^
 
 Of a frame those words are written in which its header has something for the Datagram; its source
 addresses take the lanes that are of no use. They are in the memory before the frame's fate is known
@@ -62,13 +62,35 @@ class _HeaderWord(data.Struct):
     final: 1
 
 
+class _Load(data.Struct):
+    """Which fields a word is for: those of its own name, but ``address`` for most of ``source_ip``
+    and ``address_ends`` for its ends; ``ipv4`` says that this is of IPv4, and ``late_ipv4`` that it
+    is not early; ``tagged`` tells of the segment."""
+
+    address: 1
+    address_ends: 1
+    ipv4: 1
+    late_ipv4: 1
+    ports: 1
+    control: 1
+    stag: 1
+    mlen: 1
+    to: 1
+    qn: 1
+    msn: 1
+    mo: 1
+    immediate: 1
+    sink_to: 1
+    tagged: 1
+
+
 class DatagramQueue(wiring.Component):
     """Take a Datagram's fields out of its frame, and keep it until it is taken.
 
-    A Datagram that finds none before it is offered in the cycle after ``commit``, which may come 4
-    cycles after the last word of its header. Others are offered as many cycles after the one before
+    A Datagram that finds none before it is offered in the cycle after ``commit``, or 6 cycles after
+    the last word of its header. Others are offered as many cycles after the one before
     them was taken as they have words, 4 (a Write by IPv4) to 9 (a Read Request by IPv6), and one,
-    or three if none waited behind that.
+    or four if none waited behind that.
 
     Fields: what a segment does not have is 0, and so is the immediate without the bit IM. A Send
     with Solicited Event (0x5) is solicited; else the bit SE counts where it is defined, in
@@ -125,75 +147,80 @@ class DatagramQueue(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        word = Signal(_HeaderWord)
         loaded = Signal()
         taken = Signal()
-        some, has_details, details = self._count(m, taken)
+        has_details, details = self._count(m, taken)
         m.d.comb += [
-            self.o.valid.eq(some & loaded),
             taken.eq(self.o.valid & self.o.ready),
             *(self.o.p[name].eq(details[name]) for name in _OTHERS[:-1]),
         ]
         # What was read of a Datagram that is discarded goes a cycle later.
         flush = Signal()
         m.d.sync += flush.eq(self.discard & ~self.waiting)
-        captures = self._store(m, has_details, word, loaded, flush)
-        with m.If(taken):
-            m.d.sync += loaded.eq(0)
-        with m.Elif(captures):
-            m.d.sync += loaded.eq(word.final)
-        with m.If(flush):
-            m.d.sync += loaded.eq(0)
+        word = Signal(_HeaderWord)
+        load, ends = Signal(_Load), Signal()
+        moves, staged = self._store(m, has_details, word, loaded, ends, flush)
+
+        # A word's fields are taken, and with the last one all are there.
+        m.d.sync += self.o.valid.eq((self.waiting | self.commit) & loaded)
+        with m.If(~loaded):
+            m.d.sync += [
+                loaded.eq(ends),
+                self.o.valid.eq((self.waiting | self.commit) & ends),
+            ]
+        with m.If(taken | flush):
+            m.d.sync += [loaded.eq(0), self.o.valid.eq(0)]
         # The first word of the next Datagram may be captured then, but none of what is cleared.
         restarts = Signal()
         m.d.sync += restarts.eq(taken | flush)
-        fields = self._capture(m, word, captures, restarts)
+        fields = self._capture(m, word, staged, moves, flush, loaded, load, ends, restarts)
         m.d.comb += [self.o.p[name].eq(fields[name]) for name in fields.shape().members]
         m.d.comb += self.o.p.payload_offset.eq(header_octets(fields.opcode, SEGMENT)[:3])
         return m
 
     def _count(self, m, taken):
-        """Whether there is a Datagram, and details for another; and the oldest one's details."""
+        """Whether there are details for another Datagram, and the oldest one's."""
         depth = self._datagrams
         # No details are read while they are written, but those that are read again.
         m.submodules.details = memory_of_details = memory.Memory(
             shape=DatagramDetails, depth=depth, init=[], attrs={"no_rw_check": 1}
         )
         writer, reader = memory_of_details.write_port(), memory_of_details.read_port()
-        # One bit more than an address, so that full and empty differ.
-        oldest, oldest_next, end = (
-            Signal(range(2 * depth), name=name) for name in ("oldest", "oldest_next", "end")
-        )
-        # A Datagram leaves a cycle late, in which ``loaded`` is 0: what takes it is far.
+        oldest, end = (Signal(range(depth), name=name) for name in ("oldest", "end"))
+        level = Signal(range(depth + 1))
+        is_one = Signal()  # ``level`` is 1
+        # A Datagram leaves a cycle late, in which it is offered no more: what takes it is far.
         taken_before = Signal()
-        some, full, has_details = Signal(), Signal(), Signal()
+        full, has_details = Signal(), Signal()
         details = Signal(DatagramDetails)
         # ``word`` was the last of its frame, and of a step that a Datagram's has: so no frame that
         # is none writes while the one before it is read.
         ended = Signal(2)
         m.d.comb += [
-            oldest_next.eq(oldest + taken_before),
-            self.waiting.eq(~equal(m, oldest_next, end)),
-            writer.addr.eq(end[:-1]),
+            writer.addr.eq(end),
             writer.data.eq(self.details),
             writer.en.eq(ended[1] & ~full),
-            reader.addr.eq(oldest[:-1]),
+            reader.addr.eq(oldest),
         ]
         m.d.sync += [
             taken_before.eq(taken),
-            oldest.eq(oldest_next),
+            oldest.eq(oldest + taken_before),
             end.eq(end + self.commit),
-            some.eq(self.waiting | self.commit),
-            full.eq(equal(m, oldest, end ^ depth)),
+            full.eq(level[-1]),
             ended.eq(Cat(self.word.valid & self.word.last & (self.word.step >= 4), ended[0])),
             details.eq(reader.data),
         ]
+        with m.If(self.commit & ~taken):
+            m.d.sync += [level.eq(level + 1), self.waiting.eq(1), is_one.eq(~self.waiting)]
+        with m.Elif(taken & ~self.commit):
+            m.d.sync += [level.eq(level - 1), self.waiting.eq(~is_one), is_one.eq(level == 2)]
         with m.If(ended[1]):
             m.d.sync += has_details.eq(~full)
-        return some, has_details, details
+        return has_details, details
 
-    def _store(self, m, has_details, word, loaded, flush):
-        """From ``self.word`` to ``word``, through the memory: whether that is to be captured."""
+    def _store(self, m, has_details, word, loaded, ends, flush):
+        """From ``self.word`` to ``word``, through the memory: whether that goes on, and whether it
+        is there."""
         depth = 1 << (_WORDS * self._datagrams - 1).bit_length()
         shape = len(word.as_value())
         # No word is read while it is written: synthesis need not add logic for that case.
@@ -203,9 +230,14 @@ class DatagramQueue(wiring.Component):
         writer, reader = words.write_port(), words.read_port()
         stored, stores = self._choose(m)
 
-        # One bit more than an address, so that full and empty differ.
+        # One bit more than an address, so that full and empty differ. What they were before they
+        # last went on is kept: it takes no sum to see that one is about to meet another.
         write, committed, read = (
             Signal(range(2 * depth), name=name) for name in ("write", "committed", "read")
+        )
+        write_before, committed_before, read_before = (
+            Signal.like(pointer, name=f"{pointer.name}_before")
+            for pointer in (write, committed, read)
         )
         full, lost = Signal(), Signal()
         m.d.comb += [
@@ -214,47 +246,76 @@ class DatagramQueue(wiring.Component):
             writer.en.eq(stores & ~full),
             self.ready.eq(has_details & ~lost),
         ]
-        write_next = (write + 1)[: len(write)]
+        undecided = Signal()  # there are words that are not committed
         with m.If(writer.en):
-            m.d.sync += write.eq(write_next)
+            m.d.sync += [write.eq(write + 1), write_before.eq(write), undecided.eq(1)]
         with m.If(stores & full):
             m.d.sync += lost.eq(1)
+        # No word is written in the cycle of either.
         with m.If(self.commit):
-            m.d.sync += committed.eq(write)
+            m.d.sync += [committed.eq(write), committed_before.eq(write_before)]
         with m.If(self.discard):
             m.d.sync += write.eq(committed)
         with m.If(self.commit | self.discard):
-            m.d.sync += lost.eq(0)
+            m.d.sync += [lost.eq(0), undecided.eq(0)]
 
         # What is not yet committed is read only if all before it has been taken: so, if it is
         # discarded, either nothing of it has been read or all that has been is of it.
-        fetched, staged = Signal(), Signal()
-        captures = Signal()
-        stage_free = ~staged | captures
+        at_write, at_committed = Signal(), Signal(init=1)
+        meets_write, meets_committed = Signal(), Signal()
+        fetched, staged, enabled = Signal(), Signal(), Signal()
+        held_up, staged_held = Signal(), Signal()
+        moves, stage_free = ~held_up, ~staged_held
+        # What ``enabled & loaded``, and that with ``staged``, will be.
+        holds = (
+            Mux(loaded, enabled | staged, ends & staged) & ~(self.o.valid & self.o.ready) & ~flush
+        )
+        m.d.sync += [held_up.eq(holds), staged_held.eq(holds & (fetched | staged_held))]
+        stuck = fetched & staged_held
         m.d.comb += [
-            captures.eq(staged & ~loaded),
+            meets_write.eq(equal(m, read, write_before)),
+            meets_committed.eq(equal(m, read, committed_before)),
             reader.addr.eq(read[:-1]),
-            reader.en.eq(
-                ~equal(m, read, write)
-                & ~(self.waiting & equal(m, read, committed))
-                & (~fetched | stage_free)
-            ),
+            reader.en.eq(Mux(self.waiting, ~at_committed, undecided & ~at_write) & ~stuck),
         ]
+        # ``at_write`` counts while words are undecided.
+        with m.If(writer.en):
+            m.d.sync += at_write.eq(0)
+        with m.Elif(reader.en):
+            m.d.sync += at_write.eq(meets_write)
+        with m.If(self.commit):
+            m.d.sync += at_committed.eq(Mux(reader.en, meets_write, at_write))
+        with m.Elif(reader.en):
+            m.d.sync += at_committed.eq(meets_committed)
+        # After a ``flush`` a word is read before ``read_before`` is looked at.
         with m.If(reader.en):
-            m.d.sync += read.eq(read + 1)
+            m.d.sync += [read.eq(read + 1), read_before.eq(read)]
+        discarded_full, written_full = Signal(), Signal()
+        m.d.comb += [
+            discarded_full.eq(equal(m, committed, read ^ depth)),
+            written_full.eq(equal(m, write, read_before ^ depth)),
+        ]
         with m.If(reader.en):
             m.d.sync += full.eq(0)
         with m.Elif(self.discard):
-            m.d.sync += full.eq((committed ^ read) == depth)
+            m.d.sync += full.eq(discarded_full)
         with m.Elif(writer.en):
-            m.d.sync += full.eq((write_next ^ read) == depth)
-        with m.If(~fetched | stage_free):
+            m.d.sync += full.eq(written_full)
+        with m.If(~stuck):
             m.d.sync += fetched.eq(reader.en)
         with m.If(stage_free):
             m.d.sync += [staged.eq(fetched), word.as_value().eq(reader.data)]
+        with m.If(moves):
+            m.d.sync += enabled.eq(staged)
         with m.If(flush):
-            m.d.sync += [read.eq(committed), fetched.eq(0), staged.eq(0)]
-        return captures
+            m.d.sync += [
+                read.eq(committed),
+                at_committed.eq(1),
+                fetched.eq(0),
+                staged.eq(0),
+                enabled.eq(0),
+            ]
+        return moves, staged
 
     def _choose(self, m):
         """From ``self.word`` to the word to be written, a cycle later, and whether there is one."""
@@ -263,26 +324,27 @@ class DatagramQueue(wiring.Component):
         # The source address of IPv6 begins in lane 1 of the word before ``_ADDRESS``; that of an
         # early IPv4 header in lane 3.
         before = Signal(48)
-        with m.If(word.valid & (word.index == _ADDRESS_WORD - 1)):
+        with m.If(word.valid & word.at(_ADDRESS_WORD - 1)):
             m.d.sync += before.eq(word.data[16:])
         mac = Cat(self.source_mac.word_select(octet, 8) for octet in reversed(range(6)))
 
-        final_step = Signal(4)
-        m.d.comb += final_step.eq(header_octets(self.opcode, SEGMENT - 1)[3:])
+        # Right with step 3; before that it is not reached, whatever it is.
+        final_step = Signal(4, init=3)
+        m.d.sync += final_step.eq(header_octets(self.opcode, SEGMENT - 1)[3:])
         # Registers: their fan-out is large.
-        is_address, is_rest, is_ports, is_early_ipv4 = (
-            Signal(name=name) for name in ("is_address", "is_rest", "is_ports", "is_early_ipv4")
+        is_address, is_rest, is_ports, is_early_ipv4, is_wanted = (
+            Signal(name=name)
+            for name in ("is_address", "is_rest", "is_ports", "is_early_ipv4", "is_wanted")
         )
         m.d.sync += [
-            is_address.eq(following.index == _ADDRESS_WORD),
-            is_rest.eq((following.index == _ADDRESS_ENDS_WORD) & following.ipv6),
+            is_address.eq(following.at(_ADDRESS_WORD)),
+            is_rest.eq(following.at(_ADDRESS_ENDS_WORD) & following.ipv6),
             is_ports.eq(following.step == _PORTS),
             is_early_ipv4.eq(following.early & ~following.ipv6),
+            is_wanted.eq((following.step != 0) & (following.step <= final_step)),
         ]
         m.d.sync += [
-            stores.eq(
-                word.valid & (is_address | is_rest | ((word.step != 0) & (word.step <= final_step)))
-            ),
+            stores.eq(word.valid & (is_address | is_rest | is_wanted)),
             stored.kind.eq(word.step),
             stored.ipv6.eq(word.ipv6),
             stored.early.eq(word.early),
@@ -311,46 +373,87 @@ class DatagramQueue(wiring.Component):
         )
         return stored, stores
 
-    def _capture(self, m, word, captures, restarts):
-        """The fields of the header of which ``word`` is one."""
+    def _capture(self, m, word, staged, moves, flush, loaded, load, ends, restarts):
+        """The fields of the header of which ``word`` is one: first what it has, then that."""
         members = data.Layout.cast(Datagram).members.items()
         shape = data.StructLayout({k: v for k, v in members if k not in _OTHERS})
         datagram = Signal(shape)
-        octets = [word.data.word_select(octet, 8) for octet in range(8)]
+
+        def octets_of(item):
+            return [item.word_select(octet, 8) for octet in range(8)]
+
+        # Whether the segment is tagged, and has an immediate, its other words do not tell.
+        control, operation = octets_of(word.data)[2:4]
+        has_immediate = operation[:4].matches(*IMMEDIATE_OPCODES)
+        tagged, takes_immediate = Signal(), Signal()
+        with m.If(moves & (word.kind == _CONTROL)):
+            m.d.sync += [
+                tagged.eq(control[7]),
+                takes_immediate.eq(
+                    has_immediate & operation[4]
+                    | operation[:4].matches(Opcode.READ_REQUEST, Opcode.TERMINATE)
+                ),
+            ]
+
+        def comes(*kinds):
+            return word.kind.matches(*kinds)
+
+        octets_held = Signal(64)
+        with m.If(moves):
+            m.d.sync += [
+                octets_held.eq(word.data),
+                ends.eq(word.final),
+                load.address.eq(comes(_ADDRESS)),
+                load.address_ends.eq(comes(_ADDRESS, _ADDRESS_ENDS)),
+                load.ipv4.eq(comes(_ADDRESS) & ~word.ipv6),
+                load.late_ipv4.eq(comes(_ADDRESS) & ~word.ipv6 & ~word.early),
+                load.ports.eq(comes(_PORTS)),
+                load.control.eq(comes(_CONTROL)),
+                load.stag.eq(comes(_CONTROL) & control[7] | comes(_SOURCE)),
+                load.mlen.eq(
+                    comes(_CONTROL) & ~control[7] | comes(_SOURCE) | comes(_RECORD) & tagged
+                ),
+                load.to.eq(comes(_TO) & tagged | comes(_SOURCE_TO)),
+                load.qn.eq(comes(_TO) & ~tagged),
+                load.msn.eq(Mux(tagged, comes(_MESSAGE), comes(_TO))),
+                load.mo.eq(comes(_MESSAGE)),
+                load.immediate.eq(Mux(tagged, comes(_RECORD), comes(_MESSAGE)) & takes_immediate),
+                load.sink_to.eq(comes(_RECORD) & ~tagged),
+                load.tagged.eq(tagged),
+            ]
+        with m.If(flush | moves & ~staged):
+            m.d.sync += [load.eq(0), ends.eq(0)]
+
+        octets = octets_of(octets_held)
 
         def number(first, last):
             """The octets as a number in network byte order."""
             return Cat(reversed(octets[first:last]))
 
-        def comes(kind):
-            return captures & (word.kind == kind)
-
-        def load(condition, **fields):
-            with m.If(condition):
-                m.d.sync += [datagram[name].eq(value) for name, value in fields.items()]
+        def take(name, **fields):
+            with m.If(~loaded & load[name]):
+                m.d.sync += [datagram[field].eq(value) for field, value in fields.items()]
 
         # IPv4 is in lanes 1 and 2, or in 3 and 0.
-        late_ipv4 = ~word.ipv6 & ~word.early
         address = datagram.source_ip
-        with m.If(comes(_ADDRESS)):
+        with m.If(~loaded & load.address):
             m.d.sync += [
-                address[16:32].eq(Mux(late_ipv4, number(2, 4), number(6, 8))),
+                address[16:32].eq(Mux(load.late_ipv4, number(2, 4), number(6, 8))),
                 address[32:80].eq(number(0, 6)),
             ]
-        with m.If(comes(_ADDRESS) & ~word.ipv6):
+        with m.If(~loaded & load.ipv4):
             m.d.sync += address[32:80].eq(mapped_ipv4(address[:32])[32:])
-        with m.If(comes(_ADDRESS) | comes(_ADDRESS_ENDS)):
-            is_late = late_ipv4 & (word.kind == _ADDRESS)
+        with m.If(~loaded & load.address_ends):
             m.d.sync += [
-                address[:16].eq(Mux(is_late, number(4, 6), number(0, 2))),
+                address[:16].eq(Mux(load.late_ipv4, number(4, 6), number(0, 2))),
                 address[80:].eq(number(2, 8)),
             ]
-        with m.If(comes(_ADDRESS)):
+        with m.If(~loaded & load.address):
             m.d.sync += address[80:].eq(0)
 
         mac = Cat(octets[:2], octets[4:])
-        load(
-            comes(_PORTS),
+        take(
+            "ports",
             source_port=number(2, 4),
             source_mac=Cat(mac.word_select(octet, 8) for octet in reversed(range(6))),
         )
@@ -358,28 +461,22 @@ class DatagramQueue(wiring.Component):
         control, operation = octets[2], octets[3]
         has_immediate = operation[:4].matches(*IMMEDIATE_OPCODES)
         is_solicited = operation[:4].matches(Opcode.SEND_SOLICITED)
-        tagged = Signal()
-        with m.If(comes(_CONTROL)):
-            m.d.sync += tagged.eq(control[7])
-        load(
-            comes(_CONTROL),
+        take(
+            "control",
             last=control[6],
             opcode=operation[:4],
             immediate_valid=has_immediate & operation[4],
             solicited=is_solicited | has_immediate & operation[5],
         )
-        has_more = datagram.opcode.matches(Opcode.READ_REQUEST, Opcode.TERMINATE)
-        takes_immediate = datagram.immediate_valid | has_more
         first, second = number(0, 4), number(4, 8)
-        load(comes(_CONTROL) & control[7] | comes(_SOURCE), stag=second)
-        load(comes(_SOURCE) | comes(_RECORD) & tagged, mlen=first)
-        load(comes(_CONTROL) & ~control[7], mlen=second)
-        load(comes(_TO) & tagged | comes(_SOURCE_TO), to=number(0, 8))
-        load(comes(_TO) & ~tagged, qn=first)
-        load((comes(_TO) & ~tagged) | (comes(_MESSAGE) & tagged), msn=Mux(tagged, first, second))
-        load(comes(_MESSAGE), mo=Mux(tagged, second, first))
-        load(Mux(tagged, comes(_RECORD), comes(_MESSAGE)) & takes_immediate, immediate=second)
-        load(comes(_RECORD) & ~tagged, sink_to=number(0, 8))
+        take("stag", stag=second)
+        take("mlen", mlen=Mux(load.control, second, first))
+        take("to", to=number(0, 8))
+        take("qn", qn=first)
+        take("msn", msn=Mux(load.tagged, first, second))
+        take("mo", mo=Mux(load.tagged, second, first))
+        take("immediate", immediate=second)
+        take("sink_to", sink_to=number(0, 8))
         # Written last for a field, this is the registers' own reset; else it takes LUTs.
         with m.If(restarts):
             for name in ("stag", "to", "qn", "msn", "mo", "mlen", "immediate", "sink_to"):

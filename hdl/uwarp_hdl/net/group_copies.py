@@ -30,9 +30,10 @@ _AHEAD = 32
 class GroupCopies(wiring.Component):
     """Copy datagrams to groups to their members, in the order of the members.
 
-    Other datagrams and all payloads pass without latency; a payload is only offered from the cycle
-    on that follows its datagram's leaving. The first copy is offered 2 cycles after the datagram
-    came, others 3 after the one before left.
+    Other datagrams and all payloads pass without latency, a datagram in two cycles at most; a
+    payload is only offered from the second cycle after its datagram's leaving on, and from that
+    after the payload before it. The first copy is offered 2 cycles after the datagram came, others
+    3 after the one before left.
 
     Parameters
     ----------
@@ -73,26 +74,30 @@ class GroupCopies(wiring.Component):
         m = Module()
         m.submodules.order = order = Queue(1, _AHEAD)
         self._copy_datagrams(m, order.i)
-        # Only with its datagram gone, so that ``again`` is known.
+        # Only with its datagram gone, so that ``again`` is known. The order goes on a cycle late:
+        # what takes payload is far.
+        ended = Signal()
         payload_ends = self.payload_o.valid & self.payload_o.ready & self.payload_o.p.last
+        m.d.sync += ended.eq(payload_ends)
         m.d.comb += [
             self.payload_o.p.eq(self.payload_i.p),
-            self.payload_o.valid.eq(self.payload_i.valid & order.o.valid),
-            self.payload_i.ready.eq(self.payload_o.ready & order.o.valid),
-            order.o.ready.eq(payload_ends),
+            self.payload_o.valid.eq(self.payload_i.valid & order.o.valid & ~ended),
+            self.payload_i.ready.eq(self.payload_o.ready & order.o.valid & ~ended),
+            order.o.ready.eq(ended),
             self.again.eq(order.o.valid & order.o.p),
         ]
         return m
 
     def _copy_datagrams(self, m, order):
         source, sink = self.datagrams_i, self.datagrams_o
+        # What left in the cycle before is yet to be put in.
+        room = order.ready & ~order.valid
         datagram = source.payload
 
-        # The member: its address goes out, its number comes from block RAM, and is in a register.
+        # The member: its address goes out and stays, its number comes from block RAM.
         member = Signal.like(self.members.member)
         asked, known = Signal(), Signal()
-        qpn = Signal(16)
-        is_last = Signal()
+        is_last = self.members.last
         ask = Signal()
         leaves = Signal()
         m.d.comb += [
@@ -101,23 +106,27 @@ class GroupCopies(wiring.Component):
             self.members.member.eq(member),
             leaves.eq(sink.valid & sink.ready),
         ]
-        m.d.sync += asked.eq(ask)
+        m.d.sync += [
+            asked.eq(ask),
+            order.payload.eq(self.more),
+            order.valid.eq(leaves & (datagram.payload_length != 0)),
+        ]
         with m.If(asked):
-            m.d.sync += [qpn.eq(self.members.qpn), is_last.eq(self.members.last), known.eq(1)]
+            m.d.sync += known.eq(1)
         with m.Elif(leaves):
             m.d.sync += known.eq(0)
 
         m.d.comb += [
             self.more.eq(datagram.group & ~is_last),
             sink.payload.eq(datagram),
-            sink.valid.eq(source.valid & order.ready & (~datagram.group | known)),
-            source.ready.eq(sink.ready & order.ready & (~datagram.group | known & is_last)),
-            order.payload.eq(self.more),
-            order.valid.eq(leaves & (datagram.payload_length != 0)),
+            sink.valid.eq(source.valid & room & (~datagram.group | known)),
+            source.ready.eq(sink.ready & room & (~datagram.group | known & is_last)),
+        ]
+        m.d.sync += [
             self.members.copied.eq(leaves & datagram.group & is_last),
             self.events[Counter.RX_COPIES].eq(leaves & datagram.group & (member != 0)),
         ]
         with m.If(datagram.group):
-            m.d.comb += sink.payload.qpn.eq(qpn)
+            m.d.comb += sink.payload.qpn.eq(self.members.qpn)
         with m.If(leaves & datagram.group):
             m.d.sync += member.eq(Mux(is_last, 0, member + 1))

@@ -71,7 +71,7 @@ class GroupLookup(wiring.Component):
 
         # ``valid`` is late: until the frame's word of that number comes, others are taken for it.
         def in_word(index):
-            return word.index == index
+            return word.at(index)
 
         # An IPv4 header at octet 14 has its destination in octets 30 to 33, one at octet 10 in 26
         # to 29; of IPv6 it is in octets 34 to 49. What IPv4 does not have is set last: that is the

@@ -80,7 +80,8 @@ class GroupTable(wiring.Component):
         pairs = GROUP_MEMBERS // 2
         m.submodules.qpns = qpns = memory.Memory(shape=34, depth=depth * pairs, init=[])
         put_member, get_member = qpns.write_port(), qpns.read_port()
-        is_odd = Signal()
+        is_odd = Signal(2)
+        members = Signal(34)
         m.d.comb += [
             get_address.addr.eq(self.lookup.index),
             Cat(self.lookup.address, self.lookup.in_use).eq(get_address.data),
@@ -88,9 +89,9 @@ class GroupTable(wiring.Component):
             # No row is looked up while it is written. Since synthesis can see that, it adds no
             # logic behind the memory for its sake.
             get_member.en.eq(~put_member.en | (self.members.row != index)),
-            Cat(self.members.qpn, self.members.last).eq(get_member.data.word_select(is_odd, 17)),
+            Cat(self.members.qpn, self.members.last).eq(members.word_select(is_odd[1], 17)),
         ]
-        m.d.sync += is_odd.eq(self.members.member[0])
+        m.d.sync += [is_odd.eq(Cat(self.members.member[0], is_odd)), members.eq(get_member.data)]
 
         under_way = Signal(range(self._datagrams + 2))
         under_way_next = Signal.like(under_way)

@@ -59,8 +59,8 @@ class Loopback(wiring.Component):
     Members
     -------
     sent : In(PacketSignature())
-        Frames to send, each without a gap. Ready but for what ``tx`` holds up, before looped frames
-        and for 3 cycles after those that do not go to the wire.
+        Frames to send, each without a gap. Ready but for what ``tx`` holds up, before looped
+        frames, for 2 cycles at least, and for 3 after those that do not go to the wire.
     own, group : In(1)
         Of the frame that ``sent`` offers: its destination is the port's own MAC address, so it does
         not go to the wire; or it has the group bit.
@@ -74,8 +74,7 @@ class Loopback(wiring.Component):
     o : Out(PacketSignature())
         To the frame receiver, which is always ready.
     cut : Out(1)
-        Strobe: the frame whose words ``o`` offers, or if there was none yet the next, is to be
-        dropped for want of room. It ends with a word in the next cycle.
+        Strobe: the frame whose last word ``o`` offers is to be dropped for want of room.
     events : Out
         RX_FRAMES and DROP_OVERFLOW together for each looped frame that did not get its turn.
     busy : Out(1)
@@ -103,8 +102,10 @@ class Loopback(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         sent, rx, o = self.sent, self.rx, self.o
-        starts, looping, passing = Signal(), Signal(), Signal()
-        loops, taken, ends = self._send(m, starts, looping)
+        # Frames come from the MAC, or a looped one does, or those that waited for it.
+        passing, looping, holding = Signal(init=1), Signal(), Signal()
+        starts = Signal()
+        wants, taken, ends = self._send(m, starts)
 
         gives, few, full = Signal(), Signal(), Signal()
         fetched, unread, word = self._hold(m, rx.valid & ~passing, gives, few, full)
@@ -113,42 +114,34 @@ class Loopback(wiring.Component):
         ended, ended_before = Signal(), Signal()
         held = Signal(PacketBeat)
         held_valid = Signal()
-        m.d.comb += ended.eq(Mux(held_valid, held.last, ended_before))
+        # Nothing ``wants`` its turn while a looped frame comes in.
+        turns = wants & few & ended
+        m.d.comb += [
+            ended.eq(Mux(held_valid, held.last, ended_before)),
+            starts.eq(Mux(passing, wants & Mux(rx.valid, rx.p.last, ~inside), turns)),
+            gives.eq(holding & fetched & ~turns),
+            self.busy.eq(~passing),
+        ]
         m.d.sync += ended_before.eq(ended | looping)
-        with m.FSM() as fsm:
-            with m.State("MAC"):
-                m.d.comb += starts.eq(loops & Mux(rx.valid, rx.p.last, ~inside))
-                with m.If(rx.valid):
-                    m.d.sync += inside.eq(~rx.p.last)
-                with m.If(starts):
-                    m.next = "LOOPED"
-            with m.State("LOOPED"):
-                m.d.comb += self.cut.eq(full & ~ends)
-                with m.If(full | ends):
-                    m.next = "HELD"
-            with m.State("HELD"):
-                m.d.comb += [
-                    starts.eq(loops & few & ended),
-                    gives.eq(fetched & ~starts),
-                ]
-                m.d.sync += inside.eq(~ended)
-                with m.If(starts):
-                    m.next = "LOOPED"
-                with m.Elif(~rx.valid & ~fetched & ~unread):
-                    m.next = "MAC"
-            m.d.comb += [
-                passing.eq(fsm.ongoing("MAC")),
-                looping.eq(fsm.ongoing("LOOPED")),
-                self.busy.eq(~passing),
-            ]
+        with m.If(passing & rx.valid):
+            m.d.sync += inside.eq(~rx.p.last)
+        with m.If(holding):
+            m.d.sync += inside.eq(~ended)
+            with m.If(~rx.valid & ~fetched & ~unread):
+                m.d.sync += [holding.eq(0), passing.eq(1)]
+        with m.If(looping & (full | ends)):
+            m.d.sync += [looping.eq(0), holding.eq(1)]
+        with m.If(starts):
+            m.d.sync += [passing.eq(0), holding.eq(0), looping.eq(1)]
 
         # Each is 0 when another goes on: that is the registers' reset, and their OR is the choice.
         looped, passed = Signal(PacketBeat), Signal(PacketBeat)
         looped_valid = Signal()
         m.d.sync += [
-            looped_valid.eq((taken & looping) | self.cut),
+            looped_valid.eq(looping & (taken | full)),
             looped.eq(sent.p),
-            looped.last.eq(sent.p.last | self.cut),
+            looped.last.eq(sent.p.last | full),
+            self.cut.eq(looping & full & ~ends),
             held_valid.eq(gives),
             held.eq(word),
         ]
@@ -164,47 +157,49 @@ class Loopback(wiring.Component):
         ]
         return m
 
-    def _send(self, m, starts, looping):
+    def _send(self, m, starts):
         """From ``sent`` to ``tx``: whether its frame waits to come in, and whether a word, and the
         last one, is taken."""
         sent = self.sent
-        # What a frame does is decided before it is offered and stays until its end.
+        # Whether a frame loops stays as it was in the cycle before it was offered; that it has its
+        # turn, or goes on without one, until its end.
         loop_groups = Signal()
-        lost = Signal()
-        loops, waits = Signal(), Signal()
+        wants, opened, groups_pass = Signal(), Signal(), Signal()
         gap = Signal(range(_GAP + 1))
-        open_way = Signal()
-        taken, ends = Signal(), Signal()
+        clear = Signal(init=1)  # ``gap`` is 0
+        taken, ends, gives_up = Signal(), Signal(), Signal()
+        open_way = clear & (~self.group | groups_pass)
         m.d.comb += [
-            loops.eq((self.own | (self.group & loop_groups)) & ~lost),
-            waits.eq(sent.valid & loops & ~looping),
-            open_way.eq((gap == 0) & (~loops | looping)),
             self.tx.p.eq(sent.p),
             self.tx.valid.eq(sent.valid & ~self.own & open_way),
-            sent.ready.eq((self.own | self.tx.ready) & open_way),
+            sent.ready.eq(Mux(self.own, clear & opened, self.tx.ready & open_way)),
             taken.eq(sent.valid & sent.ready),
             ends.eq(taken & sent.p.last),
         ]
+        opens = starts | gives_up
+        m.d.sync += [
+            wants.eq(sent.valid & (self.own | (self.group & loop_groups)) & ~opened & ~opens),
+            opened.eq((opened | opens) & ~ends),
+            groups_pass.eq(((opened | opens) & ~ends) | ~loop_groups),
+        ]
         with m.If(~sent.valid | ends):
-            m.d.sync += loop_groups.eq(self.loop_groups)
+            m.d.sync += [loop_groups.eq(self.loop_groups), groups_pass.eq(~self.loop_groups)]
         with m.If(ends & self.own):
-            m.d.sync += gap.eq(_GAP)
+            m.d.sync += [gap.eq(_GAP), clear.eq(0)]
         with m.Elif(gap != 0):
-            m.d.sync += gap.eq(gap - 1)
+            m.d.sync += [gap.eq(gap - 1), clear.eq(gap == 1)]
 
         waited = Signal(range(_PATIENCE + 1))
-        gives_up = Signal()
-        m.d.comb += gives_up.eq(waits & waited[-1] & ~starts)
+        m.d.comb += gives_up.eq(wants & waited[-1] & ~starts)
         m.d.sync += [
             waited.eq(waited + 1),
-            lost.eq((lost | self.cut | gives_up) & ~ends),
             self.events.eq(0),
             self.events[Counter.RX_FRAMES].eq(gives_up),
             self.events[Counter.DROP_OVERFLOW].eq(gives_up),
         ]
-        with m.If(~waits):
+        with m.If(~wants):
             m.d.sync += waited.eq(0)
-        return waits, taken, ends
+        return wants, taken, ends
 
     def _hold(self, m, puts, gives, few, full):
         """The FIFO for words of ``rx``, which ``gives`` the next: whether that is fetched, whether
@@ -228,10 +223,12 @@ class Loopback(wiring.Component):
             level.eq(write - read),
         ]
         m.d.sync += [
-            write.eq(write + writer.en),
-            read.eq(read + reader.en),
             fetched.eq(reader.en | (fetched & ~gives)),
             few.eq(level < _FEW),
             full.eq(level >= self._depth - _MARGIN),
         ]
+        with m.If(writer.en):
+            m.d.sync += write.eq(write + 1)
+        with m.If(reader.en):
+            m.d.sync += read.eq(read + 1)
         return fetched, unread, reader.data

@@ -43,22 +43,23 @@ class NetworkCheck(wiring.Component):
     destination : In(128)
         As of GroupLookup: there with the ``word`` that holds its last octet.
     config : In(PortConfig)
-    udp_index : Out(4)
-        Index of the word with the header's last octets, right when word 2 is ``word``; below 4 if
-        the header is shorter than it may be.
+    before_udp : Out(4)
+        Index of the word before that with the header's last octets, right when word 2 is ``word``;
+        below 3 if the header is shorter than it may be.
     payload_length : Out(16)
         Octets of the IP payload, one cycle earlier than the other results.
     malformed : Out(1)
         Another version than the type says, or a header longer than the datagram.
     short : Out(1)
-        The frame up to this word does not hold the header, or not the datagram.
+        The frame up to this word does not hold the header, or not the datagram. One cycle later
+        than the other results.
     fragment, other_protocol, other_address, broadcast : Out(1)
     """
 
     word: In(FrameWord)
     destination: In(128)
     config: In(PortConfig)
-    udp_index: Out(4)
+    before_udp: Out(4)
     payload_length: Out(16)
     malformed: Out(1)
     short: Out(1)
@@ -74,7 +75,7 @@ class NetworkCheck(wiring.Component):
         lanes = [Cat(octets[2 * i + 1], octets[2 * i]) for i in range(4)]
 
         def in_word(index):
-            return m.If(word.valid & (word.index == index))
+            return m.If(word.valid & word.at(index))
 
         # The header's length in units of 4 octets.
         units = Signal(4)
@@ -105,37 +106,38 @@ class NetworkCheck(wiring.Component):
             at_least(beyond[:-1], header - 1)
             for header in (ETHERNET_HEADER, EARLY_HEADER, EARLY_HEADER + IPV6_HEADER)
         ]
-        has_datagram = ~beyond[-1] & Mux(word.ipv6, ends[2], Mux(word.early, ends[1], ends[0]))
+        form, has_header = Signal(2), Signal()
+        has_datagram = ~beyond[-1] & Mux(form[1], ends[2], Mux(form[0], ends[1], ends[0]))
         m.d.comb += [
-            self.udp_index.eq((units + 3)[1:]),
+            self.before_udp.eq((units + 1)[1:]),
             self.payload_length.eq(payload),
-            beyond.eq(word.position - length),
         ]
         m.d.sync += [
             payload.eq(length - Mux(word.ipv6, 0, units << 2)),
             self.malformed.eq(wrong_version | payload[16]),
             # The header is in full if the datagram is, but where its own length is too small.
-            self.short.eq((word.step == 0) | ~has_datagram),
+            beyond.eq(word.position - length),
+            form.eq(Cat(word.early, word.ipv6)),
+            has_header.eq(word.step != 0),
+            self.short.eq(~(has_header & has_datagram)),
         ]
 
         # Parts of an address, to be looked at together in the next cycle.
         address = self.destination
-        ours_ipv4, ours_ipv6 = Signal(4), Signal(16)
+        ours_ipv4, ours_ipv6 = Signal(2), Signal(8)
         all_ones = Signal()
-        is_ipv6 = Signal()
-        m.d.sync += [
-            is_ipv6.eq(word.ipv6),
-            all_ones.eq(~word.ipv6 & address[:32].all()),
-        ]
-        for parts, own in ((ours_ipv4, self.config.ipv4), (ours_ipv6, self.config.ipv6)):
-            m.d.sync += parts.eq(
-                Cat(
-                    equal(m, address.word_select(part, 8), own.word_select(part, 8))
-                    for part in range(len(parts))
-                )
-            )
+        m.d.sync += all_ones.eq(~word.ipv6 & address[:32].all())
+        for parts, own, is_type in (
+            (ours_ipv4, self.config.ipv4, ~word.ipv6),
+            (ours_ipv6, self.config.ipv6, word.ipv6),
+        ):
+            same = [
+                equal(m, address.word_select(part, 16), own.word_select(part, 16))
+                for part in range(len(parts))
+            ]
+            m.d.sync += parts.eq(Cat(same[0] & is_type, same[1:]))
         m.d.comb += [
             self.broadcast.eq(all_ones),
-            self.other_address.eq(~(Mux(is_ipv6, ours_ipv6.all(), ours_ipv4.all()) | all_ones)),
+            self.other_address.eq(~(ours_ipv6.all() | ours_ipv4.all() | all_ones)),
         ]
         return m

@@ -59,6 +59,8 @@ class Realigner(wiring.Component):
     beat_valid : In(1)
     word : Out(FrameWord)
         With ``ipv4``, ``ipv6`` and ``early`` right from word 1 on, without numbers. Combinational.
+    ends : Out(1)
+        ``word`` is valid and its frame's last.
     source_mac : Out(48)
         Of the frame whose words leave, from its word 1 on; in its last word's cycle if it has 4
         beats or more.
@@ -67,6 +69,7 @@ class Realigner(wiring.Component):
     beat: In(PacketBeat)
     beat_valid: In(1)
     word: Out(FrameWord)
+    ends: Out(1)
     source_mac: Out(48)
 
     def elaborate(self, platform):
@@ -77,8 +80,12 @@ class Realigner(wiring.Component):
         # rest of its frame.
         following = Signal(FrameWord)
         first, at_start = Signal(), Signal(init=1)
+        is_short_end = Signal()  # its frame's last word, of one unit
         low_kind, high_kind = Signal(UnitKind), Signal(UnitKind)
-        m.d.sync += following.valid.eq(self.beat_valid)
+        m.d.sync += [
+            following.valid.eq(self.beat_valid),
+            is_short_end.eq(self.beat_valid & beat.last & (beat.count <= 4)),
+        ]
         with m.If(self.beat_valid):
             m.d.sync += [
                 following.data.eq(beat.data),
@@ -150,6 +157,12 @@ class Realigner(wiring.Component):
             word.last_octet.eq(held.last_octet),
             word.last.eq(held.last),
             word.error.eq(held.error),
+            # The same as of ``word``, apart from what is late there: a word that asks is not
+            # ``settled_shift``, and leaves nothing or is shifted.
+            self.ends.eq(
+                ends
+                | goes_on & is_short_end & (settled_shift | (asks & ~low_kind.tag & ~low_kind.even))
+            ),
         ]
         with m.If(shifted):
             m.d.comb += [

@@ -2,7 +2,7 @@
 
 ::
 
-    rx > realign > 2 > 3 > coverage > 4 > sums > 5 > 6 > verdict > 7 > events > 8
+    rx > realign > 2 > 3 > coverage > 4 > sums > 5 > 6 > verdict > 7 > 8 > events > 9
                    |   |                                    |
                    |   +------ words -------4---------------)---> DatagramQueue --> datagrams
                    +> fields                 '-5-6-7--------+---> PacketFifo -----> payload
@@ -14,7 +14,7 @@ that are taken for the checks stay until the same word of the next frame, so tho
 later outlive their frame's last word by 4 cycles.
 """
 
-from amaranth.hdl import Module, Signal
+from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -50,11 +50,12 @@ class FrameReceiver(wiring.Component):
     """Section 2 of the device behaviour: count, check and strip frames.
 
     One word a cycle, frames of any length with no gap between. A Datagram is offered 8 cycles after
-    the last word of its frame, or 7 if what that holds moves into the word before, its payload one
-    cycle later, if those before have gone. No word of a frame that is dropped leaves. A frame whose
-    payload or Datagram finds no room is dropped whole, and so is one during which a register was
-    written that rules it out or not. Frames that their headers (up to the opcode)
-    rule out take no room. Of a datagram to a group ``qpn`` is the row of the group table.
+    the last word of its frame, or 7 if what that holds moves into the word before, and one more if
+    that has octets of its header, its payload 11 or 10 cycles after, if those before have gone. No
+    word of a frame that is dropped leaves. A frame whose payload or Datagram finds no room is
+    dropped whole, and so is one during which a register was written that rules it out or not.
+    Frames that their headers (up to the opcode) rule out take no room. Of a datagram to a group
+    ``qpn`` is the row of the group table.
 
     Parameters
     ----------
@@ -123,6 +124,7 @@ class FrameReceiver(wiring.Component):
             realigner.beat.eq(self.rx.payload),
             realigner.beat_valid.eq(self.rx.valid),
             numbering.i.eq(realigner.word),
+            numbering.ends.eq(realigner.ends),
             numbering.enable.eq(self.config.enable),
         ]
         words = [numbering.word]
@@ -154,7 +156,7 @@ class FrameReceiver(wiring.Component):
         # ``words[0]``; and this one has ended when word 2 of the next is ``words[2]``.
         source_mac = Signal(48)
         is_own = Signal()
-        with m.If(words[2].valid & (words[2].index == 2)):
+        with m.If(words[2].valid & words[2].at(2)):
             m.d.sync += source_mac.eq(realigner.source_mac)
         m.d.sync += is_own.eq(equal(m, source_mac, self.config.mac))
 
@@ -166,10 +168,11 @@ class FrameReceiver(wiring.Component):
         m.submodules.verdict = verdict = Verdict()
         self._connect_sums(m, words, remainder, checked.fields.udp_length, verdict)
         m.d.comb += [
+            verdict.following.eq(words[0]),
             verdict.word.eq(words[1]),
             verdict.destination_mac.eq(link.fields.destination_mac),
             verdict.destination.eq(group.destination),
-            numbering.udp_index.eq(verdict.udp_index),
+            numbering.before_udp.eq(verdict.before_udp),
             verdict.fields.eq(checked.fields),
             verdict.config.eq(self.config),
             verdict.hit.eq(lookup.hit),
@@ -180,6 +183,7 @@ class FrameReceiver(wiring.Component):
         m.d.comb += [
             window.word.eq(words[1]),
             window.remainder.eq(remainder.octets),
+            window.many.eq(remainder.many),
             window.opcode.eq(checked.fields.rdmap_control[:4]),
             window.udp_length.eq(checked.fields.udp_length),
         ]
@@ -224,28 +228,35 @@ class FrameReceiver(wiring.Component):
             fits.eq(~lost & ~skips & queue.ready),
             commit.eq(end & verdict.accept & fits),
             discard.eq(end & ~(verdict.accept & fits)),
-            payloads.commit.eq(commit),
-            payloads.discard.eq(discard),
             queue.commit.eq(commit),
             queue.discard.eq(discard),
-            self.groups.queued.eq(commit & lookup.is_group),
         ]
-        ended, had_no_room, was_accepted = Signal(), Signal(), Signal()
+        queued = Signal()
+        # The payload has time, and no word of the next frame's comes so soon.
+        m.d.sync += [
+            payloads.commit.eq(commit),
+            payloads.discard.eq(discard),
+            queued.eq(commit & lookup.is_group),
+        ]
+        m.d.comb += self.groups.queued.eq(queued)
+        ended, had_no_room, was_accepted = Signal(2), Signal(2), Signal(2)
+        outcome = Signal.like(verdict.outcome)
         m.d.sync += [
             end.eq(words[4].valid & words[4].last),
             earlier_lost.eq((lost | self.cut) & ~end),
             earlier_skipped.eq(skips & ~end),
-            ended.eq(end),
-            had_no_room.eq(lost | verdict.accept & ~fits),
-            was_accepted.eq(verdict.accept),
+            ended.eq(Cat(end, ended)),
+            had_no_room.eq(Cat(lost | verdict.accept & ~fits, had_no_room)),
+            was_accepted.eq(Cat(verdict.accept, was_accepted)),
+            outcome.eq(verdict.outcome),
             self.events.eq(0),
         ]
-        with m.If(ended):
+        with m.If(ended[1]):
             m.d.sync += self.events[Counter.RX_FRAMES].eq(1)
-            with m.If(had_no_room):
+            with m.If(had_no_room[1]):
                 m.d.sync += self.events[Counter.DROP_OVERFLOW].eq(1)
-            with m.Elif(~was_accepted):
-                m.d.sync += self.events.bit_select(verdict.outcome, 1).eq(1)
+            with m.Elif(~was_accepted[1]):
+                m.d.sync += self.events.bit_select(outcome, 1).eq(1)
         return m
 
     def _connect_sums(self, m, words, remainder, udp_length, verdict):
@@ -258,7 +269,6 @@ class FrameReceiver(wiring.Component):
         m.d.comb += [
             coverage.following.eq(words[0]),
             coverage.word.eq(words[1]),
-            coverage.remainder.eq(remainder.octets),
             coverage.covered.eq(remainder.covered),
             ip_sum.add.eq(coverage.ip_add),
             ip_sum.restart.eq(coverage.ip_restart),

@@ -12,7 +12,7 @@ Whether the frame is a datagram to a group, which the rule asks in the place of 
 changes others, is known last: the outcome is found for both.
 """
 
-from amaranth.hdl import Cat, Module, Mux, Signal, Value
+from amaranth.hdl import Cat, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -48,15 +48,15 @@ class Verdict(wiring.Component):
 
     Attributes
     ----------
-    word : In(FrameWord)
-        Cycle 1.
+    following, word : In(FrameWord)
+        Cycles 0 and 1.
     destination_mac : In(48)
     destination : In(128)
         Addresses, cycle 1; the latter as of GroupLookup.
     fields : In(StructLayout)
         CHECKED_FIELDS of the frame, cycle 1. ``udp_checksum`` is looked at in cycle 4.
     config : In(PortConfig)
-    udp_index : Out(4)
+    before_udp : Out(4)
         As of NetworkCheck.
     hit : In(1)
         The destination port is a QP's, cycle 3.
@@ -80,12 +80,13 @@ class Verdict(wiring.Component):
         )
         super().__init__(
             {
+                "following": In(FrameWord),
                 "word": In(FrameWord),
                 "destination_mac": In(48),
                 "destination": In(128),
                 "fields": In(layout),
                 "config": In(PortConfig),
-                "udp_index": Out(4),
+                "before_udp": Out(4),
                 "hit": In(1),
                 "match": In(1),
                 "ip_right": In(1),
@@ -114,7 +115,7 @@ class Verdict(wiring.Component):
             ip.word.eq(self.word),
             ip.destination.eq(self.destination),
             ip.config.eq(self.config),
-            self.udp_index.eq(ip.udp_index),
+            self.before_udp.eq(ip.before_udp),
         ]
 
         # position is the frame's length - 1, but for tags and, before an early header, 4 octets.
@@ -122,8 +123,12 @@ class Verdict(wiring.Component):
         shortest_frame = Mux(self.word.early, EARLY_HEADER, ETHERNET_HEADER)
         runt = flag("runt", _is_less(position, shortest_frame - 1))
         # One subtraction, since what is left to compare with has few bits.
-        excess = position - self.config.mtu
-        is_over = [at_least(excess[:-1], header) for header in (ETHERNET_HEADER, EARLY_HEADER)]
+        excess = Signal(signed(18))
+        m.d.sync += excess.eq((self.following.index << 3) - self.config.mtu)
+        low = excess[:4] + self.word.last_octet
+        is_over = [
+            excess[4:-1].any() | at_least(low, header) for header in (ETHERNET_HEADER, EARLY_HEADER)
+        ]
         oversize = flag("oversize", ~excess[-1] & Mux(self.word.early, is_over[1], is_over[0]))
         mac = self.destination_mac
         to_broadcast_mac = mac == BROADCAST_MAC
@@ -177,7 +182,8 @@ class Verdict(wiring.Component):
             (other_mac & kept, Counter.RX_MANAGEMENT),
             (other_mac, Counter.DROP_MAC_FILTER),
             (other_type, Counter.RX_MANAGEMENT),
-            (ip.malformed | ip.short, Counter.DROP_IP_HEADER),
+            (ip.malformed, Counter.DROP_IP_HEADER),
+            late_last=(ip.short, Counter.DROP_IP_HEADER),
         )
         network = self._first(
             m,
@@ -213,10 +219,9 @@ class Verdict(wiring.Component):
             (unknown_opcode | not_for_groups, Counter.DROP_OPCODE),
             (header_cut, Counter.DROP_DDP_SHORT),
         )
-        barred = ~to_group | other_type | ip.malformed | ip.short | ip.fragment
+        barred = ~to_group | other_type | ip.malformed | ip.fragment
         barred |= ip.other_protocol | udp_malformed
-        for cycle in range(3, 5):
-            barred = flag(f"barred{cycle}", barred)
+        barred = flag("barred4", flag("barred3", barred) | ip.short)
 
         sets = {
             "frame": frame,
@@ -276,22 +281,27 @@ class Verdict(wiring.Component):
         m.d.comb += self.outcome.eq(Mux(may_match & self.match, outcomes[1], outcomes[0]))
         return m
 
-    def _first(self, m, name, *checks, late=None):
+    def _first(self, m, name, *checks, late=None, late_last=None):
         """The first check of some that fails, in cycle 4 of those whose flags are of cycle 2.
 
-        ``late`` is one of cycle 3, that comes before them.
+        ``late`` is one of cycle 3, that comes before them, ``late_last`` one that comes after.
         """
-        failed, code = Signal(name=f"{name}_first_failed"), Signal(CODE_BITS, name=f"{name}_code")
-        failed_held, code_held = Signal(name=f"{name}_held"), Signal(CODE_BITS, name=f"{name}_kept")
-        m.d.sync += [failed.eq(0), failed_held.eq(failed), code_held.eq(code)]
-        for condition, counter in reversed(checks):
-            with m.If(condition):
-                m.d.sync += [failed.eq(1), code.eq(counter)]
+        flags = Signal(len(checks), name=f"{name}_flags")
+        failed, code = Signal(name=f"{name}_held"), Signal(CODE_BITS, name=f"{name}_code")
+        m.d.sync += flags.eq(Cat(condition for condition, _ in checks))
+        in_order = [(flag, counter) for flag, (_, counter) in zip(flags, checks, strict=True)]
         if late is not None:
-            condition, counter = late
+            in_order.insert(0, late)
+        if late_last is not None:
+            in_order.append(late_last)
+        m.d.sync += [
+            failed.eq(Cat(condition for condition, _ in in_order).any()),
+            code.eq(in_order[-1][1]),
+        ]
+        for condition, counter in reversed(in_order):
             with m.If(condition):
-                m.d.sync += [failed_held.eq(1), code_held.eq(counter)]
-        return failed_held, code_held
+                m.d.sync += code.eq(counter)
+        return failed, code
 
 
 def _is_less(value, limit):

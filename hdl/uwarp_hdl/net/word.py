@@ -1,6 +1,6 @@
 """The words of a frame, numbered, and the fields that stand at fixed places in them."""
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -13,16 +13,18 @@ class FrameWord(data.Struct):
     """A word of a frame as it goes down the receive pipeline, realigned.
 
     Word ``index`` holds octets 8 index to 8 index + 7 of what is left of the frame, the first one
-    in ``data[0:8]``; past the largest number ``index`` stays. ``last_octet`` is the number of valid
-    octets less 1, so that ``position`` is the number of the word's last octet. ``step`` is 0 before
-    the word with the UDP header's begin, 1 in that, and so on to 8, where it stays. ``ipv4`` and
-    ``ipv6`` tell the type, ``early`` that the IP header begins at octet 10, not 14; not in word 0.
-    ``error``: this or an earlier word of the frame had one.
+    in ``data[0:8]``; past the largest number ``index`` stays. ``far`` says that it is 8 or more.
+    ``last_octet`` is the number of valid octets less 1, so that ``position`` is the number of the
+    word's last octet. ``step`` is 0 before the word with the UDP header's begin, 1 in that, and so
+    on to 8, where it stays. ``ipv4`` and ``ipv6`` tell the type, ``early`` that the IP header
+    begins at octet 10, not 14; not in word 0. ``error``: this or an earlier word of the frame had
+    one.
     """
 
     data: 64
     last_octet: 3
     index: 14
+    far: 1
     step: 4
     ipv4: 1
     ipv6: 1
@@ -35,6 +37,10 @@ class FrameWord(data.Struct):
     def position(self):
         return Cat(self.last_octet, self.index)
 
+    def at(self, index):
+        """Whether this is word ``index``, 0 to 7."""
+        return ~self.far & (self.index[:3] == index)
+
     @property
     def lanes(self):
         """The word as numbers of 16 bits, each with its octets swapped."""
@@ -44,48 +50,56 @@ class FrameWord(data.Struct):
 class WordNumbering(wiring.Component):
     """Number the words of each frame; frames that begin while ``enable`` is 0 vanish.
 
-    Combinational.
+    Combinational; the numbers are from registers.
 
     Attributes
     ----------
     i : In(FrameWord)
         Without numbers.
+    ends : In(1)
+        ``i`` is valid and its frame's last.
     enable : In(1)
-    udp_index : In(4)
-        Index of the word in which the UDP header begins, right from word 4 on; below 4 for none.
+    before_udp : In(4)
+        Index of the word before that in which the UDP header begins, right from word 3 on; below 3
+        for none.
     word : Out(FrameWord)
     """
 
     i: In(FrameWord)
+    ends: In(1)
     enable: In(1)
-    udp_index: In(4)
+    before_udp: In(4)
     word: Out(FrameWord)
 
     def elaborate(self, platform):
         m = Module()
         index = Signal(14)
+        far = Signal()
         step = Signal(4)
         first = Signal(init=1)
         accepted = Signal()
         m.d.comb += [
             self.word.eq(self.i),
             self.word.index.eq(index),
+            self.word.far.eq(far),
+            self.word.step.eq(step),
             self.word.valid.eq(self.i.valid & (self.enable & first | accepted)),
         ]
-        with m.If(step != 0):
-            m.d.comb += self.word.step.eq(Mux(step[3], step, step + 1))
-        with m.Elif((index[:4] == self.udp_index) & (index[:4] >= FIRST_UDP_WORD)):
-            m.d.comb += self.word.step.eq(1)
         with m.If(self.i.valid):
             m.d.sync += [
-                first.eq(self.i.last),
-                accepted.eq(self.word.valid & ~self.i.last),
-                step.eq(Mux(self.i.last, 0, self.word.step)),
+                first.eq(0),
+                accepted.eq(self.word.valid),
+                far.eq(far | (index[:3] == 7)),
             ]
-            with m.If(self.i.last):
-                m.d.sync += index.eq(0)
-            with m.Elif(~index.all()):
+            with m.If(~index.all()):
                 m.d.sync += index.eq(index + 1)
+            with m.If(step == 0):
+                ends = (index[:4] == self.before_udp) & (index[:4] >= FIRST_UDP_WORD - 1)
+                m.d.sync += step.eq(ends)
+            with m.Elif(~step[3]):
+                m.d.sync += step.eq(step + 1)
+        with m.If(self.ends):
+            m.d.sync += [first.eq(1), accepted.eq(0), index.eq(0), far.eq(0), step.eq(0)]
         return m
 
 
@@ -133,7 +147,8 @@ class FieldCapture(wiring.Component):
             # With a number above 0 the frame's word takes the place of what stood there before it
             # came, and ``valid`` is late.
             counts = self.word.valid if number == 0 else 1
-            with m.If(counts & (self.word[self._number] == number)):
+            here = self.word.at(number) if self._number == "index" else self.word.step == number
+            with m.If(counts & here):
                 for register, octet in parts:
                     m.d.sync += register.eq(self.word.data.word_select(octet, 8))
         return m

@@ -108,6 +108,9 @@ class PacketFifo(wiring.Component):
         with m.Elif(self.discard):
             m.d.sync += write.eq(committed)
 
+        # The last word is offered, and its packet's first one comes next: nothing behind it is
+        # wanted. Whether that word is taken, which is known late, does not matter.
+        restarts = self.o.valid & self.again & self.o.p.last if self._repeats else 0
         head_free = ~self.o.valid | self.o.ready
         read_next = Signal.like(read)
         is_last = Signal()
@@ -122,7 +125,7 @@ class PacketFifo(wiring.Component):
         with m.Elif(head_free):
             m.d.sync += fetched.eq(0)
         with m.If(head_free):
-            m.d.sync += [self.o.valid.eq(fetched), o_bits.eq(reader.data)]
+            m.d.sync += [self.o.valid.eq(fetched & ~restarts), o_bits.eq(reader.data)]
         with m.If(self.commit & (undecided | put)):
             m.d.sync += unread.eq(1)
         with m.Elif(reader.en):
@@ -134,12 +137,7 @@ class PacketFifo(wiring.Component):
             taken = self.o.valid & self.o.ready
             with m.If(taken & ~self.again):
                 m.d.sync += oldest.eq(oldest + 1)
-            with m.If(taken & self.again & self.o.p.last):
-                m.d.sync += [
-                    read.eq(oldest),
-                    unread.eq(1),
-                    fetched.eq(0),
-                    self.o.valid.eq(0),
-                ]
+            with m.If(restarts):
+                m.d.sync += [read.eq(oldest), unread.eq(1), fetched.eq(0)]
         m.d.sync += room.eq(~equal(m, write_next, oldest ^ self._depth))
         return m
