@@ -6,8 +6,8 @@
     map fault ------+--> queue --> requests (event DMA_WRITE)
     row written ----'
 
-A bit changes in the cycle after its fault, and in that after its row was written, or after the
-faults that come then. The queue has room for the faults of all bursts that can be on their way;
+A bit changes in the cycle after its fault; two after its row was written, or after the faults that
+come then. The queue has room for the faults of all bursts that can be on their way;
 ``hold`` keeps others back while it is not empty, so no event is lost here.
 """
 
@@ -56,8 +56,8 @@ class FailedQueuePairs(wiring.Component):
     payload, map : In(fault)
         Answers of one bus: at most one of them is valid in a cycle.
     written, written_qpn : In
-        Strobe: the row of this QP is written. The next comes when the faults of all bursts that can
-        be on their way could have come meanwhile.
+        Strobe: the row of this QP is written; heard a cycle later. The next comes when the faults
+        of all bursts that can be on their way could have come meanwhile.
     failed : Out(failed_layout)
     hold : Out(1)
     requests : Out(stream of EventRequest)
@@ -85,6 +85,8 @@ class FailedQueuePairs(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.faults = faults = Queue(self._qpn_width, _FAULTS, direct=False)
+        written, written_qpn = Signal(), Signal(self._qpn_width)
+        m.d.sync += [written.eq(self.written), written_qpn.eq(self.written_qpn)]
         valid = self.payload.valid | self.map.valid
         qpn = Mux(self.payload.valid, self.payload.qpn, self.map.qpn)
 
@@ -97,9 +99,9 @@ class FailedQueuePairs(wiring.Component):
         number = Signal(self._qpn_width)
         sweep = Signal(len(changed.row))
         m.d.comb += [
-            number.eq(Mux(valid, qpn, Mux(self.written, self.written_qpn, waiting_qpn))),
+            number.eq(Mux(valid, qpn, Mux(written, written_qpn, waiting_qpn))),
             get.addr.eq(number[2:]),
-            changed.write.eq(valid | self.written | waits | self.busy),
+            changed.write.eq(valid | written | waits | self.busy),
             changed.row.eq(Mux(self.busy, sweep, number[2:])),
             put.addr.eq(changed.row),
             put.data.eq(changed.bits),
@@ -108,10 +110,10 @@ class FailedQueuePairs(wiring.Component):
         for index, bit in enumerate(changed.bits):
             is_its = number[:2] == index
             m.d.comb += bit.eq(Mux(is_its, valid, get.data[index]) & ~self.busy)
-        with m.If(self.written):
+        with m.If(written):
             m.d.sync += [
-                waits.eq(valid & (qpn != self.written_qpn)),
-                waiting_qpn.eq(self.written_qpn),
+                waits.eq(valid & (qpn != written_qpn)),
+                waiting_qpn.eq(written_qpn),
             ]
         with m.Elif(~valid | (qpn == waiting_qpn)):
             m.d.sync += waits.eq(0)

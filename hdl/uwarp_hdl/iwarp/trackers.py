@@ -434,6 +434,7 @@ class Trackers(wiring.Component):
         word = Signal(width)
         m.d.sync += [
             candidates.eq(matches & ~strangers),
+            self.found.eq((matches & ~strangers).any()),
             self.seen.eq(self.found),
             self.found_index.eq(lowest),
             before.eq(self.found_index),
@@ -446,7 +447,6 @@ class Trackers(wiring.Component):
             m.d.sync += turn_next.eq(0)
         m.d.comb += [
             self.match.eq(candidates),
-            self.found.eq(candidates.any()),
             lowest.eq(lowest_set(candidates)),
             turn.eq(Mux(self.begin, 0, turn_next)),
             read.addr.eq(Cat(turn, lowest)),
