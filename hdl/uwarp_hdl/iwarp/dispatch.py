@@ -7,12 +7,12 @@ the opening of Reads.
       '-> CLOSE_* (complete, expired, or overlapped by a new message or Read)
 
 A segment of an open message takes 5 to 7 cycles; any other datagram 7 or 8, with a CQ that answers
-in 2, or 10 if it has a CQE; 3 more until it is taken if the message may overlap others and more than
-half of the trackers are open. Open messages whose names share a digest are told apart before, one
-after the other. The CQE of a datagram, like that of a message, is composed of a row: its own, kept
-in the four cycles after LOOKUP's beside those of the trackers; FINISH waits for it. What is to be
-answered, a Read Request or by a Terminate, and what a peer's Terminate tells goes out in the cycle
-after ISSUE, from the same registers.
+in 2, or 10 if it has a CQE; 3 more until it is taken if the message may overlap others and more
+than half of the trackers are open. Open messages whose names share a digest are told apart before,
+one after the other. The CQE of a datagram, like that of a message, is composed of a row: its own,
+kept in the four cycles after LOOKUP's beside those of the trackers; FINISH waits for it. What is to
+be answered, a Read Request or by a Terminate, and what a peer's Terminate tells goes out in the
+cycle after ISSUE, from the same registers.
 To close a message takes 7 cycles, or 17 to 27 if it is not complete; after an opening nothing is
 taken for 6, and no segment of an open message for 9. Whether a segment may be taken is known a
 cycle before: one that comes to an idle unit waits for nothing.
@@ -287,14 +287,32 @@ class Dispatch(wiring.Component):
 
         # What is done with it if nothing speaks against that, right from the third cycle on.
         usual = Signal(Plan)
-        refuses = Signal()
+        refuses, refuses_conflicts = Signal(), Signal()
         m.d.sync += [
-            refuses.eq(unfit | (opens_send & ~trackers.free)),
+            refuses.eq(credit_asked & (unfit | (opens_send & ~trackers.free))),
+            refuses_conflicts.eq(credit_asked & opens_send),
             usual.eq(0),
             usual.awaits.eq(1),
             usual.complete.eq(1),
         ]
-        with m.If(is_send & segment.receive.fault):
+        with m.If(segment.opening):
+            m.d.sync += [
+                usual.awaits.eq(0),
+                usual.complete.eq(0),
+                usual.open.eq(trackers.free),
+                usual.drop.eq(Mux(trackers.free, 0, Counter.DROP_NO_TRACKER)),
+                usual.dropped.eq(~trackers.free),
+                usual.unplaced.eq(~trackers.free),
+            ]
+        with m.Elif(~credit_asked):
+            m.d.sync += [
+                usual.awaits.eq(0),
+                usual.complete.eq(0),
+                usual.drop.eq(Counter.DROP_NO_RECEIVE),
+                usual.dropped.eq(1),
+                usual.unplaced.eq(1),
+            ]
+        with m.Elif(is_send & segment.receive.fault):
             m.d.sync += [
                 usual.drop.eq(Counter.DROP_RECEIVE_PROTECTION),
                 usual.dropped.eq(1),
@@ -374,8 +392,8 @@ class Dispatch(wiring.Component):
 
         may_have_immediate = Signal()
         m.d.comb += may_have_immediate.eq(incoming.datagram.opcode.matches(*IMMEDIATE_OPCODES))
-        # What LOOKUP turns to. A segment is taken if it could have been a cycle ago, when marking may
-        # have come to its end: of what speaks against that only ``complete`` can have come since.
+        # What LOOKUP turns to. A segment is taken if it could have been a cycle ago, when marking
+        # may have come to its end: of what forbids it only ``complete`` can have come since.
         ready_to_look, completes, expires = Signal(), Signal(), Signal()
         may_take = Signal()
         m.d.comb += [
@@ -437,6 +455,7 @@ class Dispatch(wiring.Component):
                 chosen.eq(Mux(trackers.complete, trackers.complete_index, trackers.expired_index)),
                 closing_status.eq(Mux(trackers.complete, Status.SUCCESS, Status.PARTIAL)),
             ]
+        turned_down = closed.hit | refuses | (refuses_conflicts & conflicts)
         place = trackers.place
         same_place = equal(m, Cat(place.stag, place.base), Cat(datagram.stag, segment.base))
         same_length = equal(m, place.mlen, datagram.mlen)
@@ -487,35 +506,34 @@ class Dispatch(wiring.Component):
             with m.State("DECIDE"):
                 # In every cycle: what counts is the last, and the paths are shorter.
                 m.d.sync += [
-                    plan.eq(0),
+                    plan.eq(Mux(turned_down, 0, usual)),
                     tracker.eq(trackers.free_index),
                     back_to_decide.eq(1),
                     closing_status.eq(Status.PARTIAL),
                 ]
+                with m.If(turned_down):
+                    m.d.sync += [
+                        plan.drop.eq(
+                            Mux(
+                                closed.hit,
+                                Counter.DROP_LATE,
+                                Mux(has_credit, unfit_reason, Counter.DROP_CQ_FULL),
+                            )
+                        ),
+                        plan.dropped.eq(1),
+                        plan.unplaced.eq(1),
+                    ]
                 # Of what conflicts nothing is told until the last of those has closed.
                 with m.If(closed.answered & conflicts):
                     m.d.sync += chosen.eq(lowest_set(overlap))
                 with m.If(~closed.answered):
                     pass
-                with m.Elif(segment.opening & ~conflicts):
-                    finish(
-                        open=trackers.free,
-                        drop=Mux(trackers.free, 0, Counter.DROP_NO_TRACKER),
-                        dropped=~trackers.free,
-                    )
-                with m.Elif(~credit_asked & ~segment.opening):
-                    finish(drop=Mux(closed.hit, Counter.DROP_LATE, Counter.DROP_NO_RECEIVE))
                 with m.Elif(conflicts & ~closed.hit & (closes_at_once | has_credit)):
                     m.next = "CLOSE_READ"
-                with m.Elif(closed.hit | refuses | (opens_send & conflicts)):
+                with m.Elif(turned_down & credit_asked & ~has_none):
                     with m.If(has_credit):
-                        finish(drop=Mux(closed.hit, Counter.DROP_LATE, unfit_reason))
-                        m.d.sync += issuing.eq(0)
                         m.next = "RELEASE"
-                    with m.Elif(has_none):
-                        finish(drop=Mux(closed.hit, Counter.DROP_LATE, Counter.DROP_CQ_FULL))
                 with m.Else():
-                    m.d.sync += plan.eq(usual)
                     issue_plan()
 
             with m.State("RELEASE"):

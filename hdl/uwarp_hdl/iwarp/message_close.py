@@ -96,11 +96,13 @@ class MessageClose(wiring.Component):
         ):
             late[name] = signal = Signal(name=name)
             m.d.sync += signal.eq(getattr(self, name))
-        settled = late["settled"]
+        # Counted beside ``left`` a cycle later still, which begins with ``inside``.
+        settled = Signal()
         inside = Signal(3)
-        inside_next = Signal(3)
-        m.d.comb += inside_next.eq(inside + (late["taken"] | late["opening_taken"]) - settled)
-        m.d.sync += inside.eq(inside_next)
+        m.d.sync += [
+            settled.eq(late["settled"]),
+            inside.eq(inside + (late["taken"] | late["opening_taken"]) - late["settled"]),
+        ]
 
         left = Signal(range(max(256, self._datagrams + 1)))
         pause = Signal(range(_QUEUE_PAUSE + 1))
@@ -134,7 +136,7 @@ class MessageClose(wiring.Component):
                     m.d.sync += no_opening.eq(1)
                 with m.If(gone):
                     with m.If(no_opening):
-                        m.d.sync += left.eq(inside_next)
+                        m.d.sync += left.eq(inside)
                         m.next = "INSIDE"
                 with m.Else():
                     m.d.sync += [

@@ -92,7 +92,7 @@ class ReceivePrefetch(wiring.Component):
     hint, hint_qpn : In
         Strobe: a QP may have receives to read.
     miss, miss_qpn : In
-        A Send waits for a receive of this QP.
+        A Send waits for a receive of this QP, or did a cycle ago.
     waiting : In(1)
         A Send waits, be it for a lookup; low between two.
     refuse : Out(1)
@@ -258,18 +258,18 @@ class ReceivePrefetch(wiring.Component):
         ]
         with m.If(self.clear):
             m.d.sync += asked_next.eq(0)
-        miss, waiting = Signal(), Signal()
-        m.d.sync += [miss.eq(self.miss), waiting.eq(self.waiting)]
-        with m.If(~waiting):
+        has_failed = Signal()
+        m.d.sync += has_failed.eq(self.event_requests.valid)
+        with m.If(~self.waiting):
             m.d.sync += served.eq(0)
 
         with m.FSM() as fsm:
             m.d.sync += self.idle.eq(fsm.ongoing("IDLE") & ~flying & self.pause)
             with m.State("IDLE"):
-                with m.If(~self.pause & ~self.clear & ~self.event_requests.valid):
+                with m.If(~self.pause & ~self.clear & ~has_failed):
                     m.d.sync += for_miss.eq(0)
                     # A miss is looked at once, and whenever it lasts with nothing on its way.
-                    missed = miss & ~(served & flying)
+                    missed = self.miss & ~(served & flying)
                     with m.If(again & (hints.holds | missed)):
                         # Behind the others; a hint that comes in this very cycle goes first.
                         m.d.comb += back.eq(1)

@@ -82,7 +82,8 @@ class ReceiveQueue(wiring.Component):
     """Receives of all QPs, in the order of their rings.
 
     A lookup takes 4 cycles, one can begin in each but those in which it would read the cache while
-    a WQE comes in, or an index while it is written: then the one begun a cycle later answers. One
+    a WQE comes in, or an index while it is written, or while the prefetch reads beside the first of
+    several: then the one begun a cycle later answers. One
     whose WQE is not in the cache yet becomes known when it is, at most 6 cycles after its last
     word. A doorbell is taken in its third cycle or later; one that clears a QP waits until no Send
     of that QP and no read is on its way: then its ring is read no more.
@@ -170,12 +171,21 @@ class ReceiveQueue(wiring.Component):
             consumed.eq(sent & self.settle & self.consume),
             misguessed.eq(sent & self.settle & (self.consume != sent_guess)),
         ]
-        with m.If(look.waiting):
+        # A cycle late, long before it is offered.
+        waited, was_known, was_misguessed = Signal(), Signal(), Signal()
+        next_5 = Signal(32)
+        m.d.sync += [
+            waited.eq(look.waiting),
+            was_known.eq(look.known),
+            was_misguessed.eq(misguessed),
+            next_5.eq(next_4),
+        ]
+        with m.If(waited):
             m.d.sync += [
-                held.eq(look.known),
+                held.eq(was_known),
                 held_qpn.eq(look.qpn),
-                held_next.eq(next_4),
-                look.wrong.eq(misguessed),
+                held_next.eq(next_5),
+                look.wrong.eq(misguessed | was_misguessed),
             ]
         with m.Elif(held & misguessed):
             m.d.sync += look.wrong.eq(1)
@@ -257,13 +267,13 @@ class ReceiveQueue(wiring.Component):
         with m.If(sweeping | doorbell.reset):
             m.d.sync += producer_write.data.eq(0)
 
-        # The prefetch uses the read ports in cycles that no lookup needs, and hears a cycle later
-        # whether it could. While a Send waits, lookups are in vain: from its second cycle on they
-        # come behind.
+        # The prefetch uses the read ports in cycles that no lookup needs, as far as is known from
+        # the cycle before: the first of several may be in vain. So are those of a Send that waits:
+        # from its second cycle on they come behind. It hears a cycle later whether it could.
         qpn, qpn_1, qpn_2 = Signal(width), Signal(width), Signal(width)
         flush = Signal()
         cleared = Signal()
-        waited = Signal()
+        looked = Signal()
         lent = Signal()
         taken_1 = Signal()
         # What was written when the indices were read.
@@ -274,7 +284,7 @@ class ReceiveQueue(wiring.Component):
         wiring.connect(m, prefetch.qp, wiring.flipped(self.qp))
         m.d.sync += [
             cleared.eq(reset),
-            waited.eq(look.waiting),
+            looked.eq(look.lookup & ~look.waiting),
             taken_1.eq(self.qp_taken | ~lent),
             consumed_1.eq(consumed),
             consumed_qpn_1.eq(sent_qpn),
@@ -282,7 +292,7 @@ class ReceiveQueue(wiring.Component):
             posted_qpn_1.eq(producer_write.addr),
         ]
         m.d.comb += [
-            lent.eq(prefetch.look & ~(look.lookup & ~waited)),
+            lent.eq(prefetch.look & ~looked),
             written_1.eq(
                 (consumed_1 & (consumed_qpn_1 == qpn_1)) | (posted_1 & (posted_qpn_1 == qpn_1))
             ),
@@ -348,12 +358,14 @@ class ReceiveQueue(wiring.Component):
             m.d.sync += receive_4[name].eq(cached[name])
 
         # A QP that has gone down is not read, so a Send that waits for a WQE finds none.
-        refused = Signal()
-        with m.If(~look.waiting):
-            m.d.sync += refused.eq(0)
-        with m.Elif(prefetch.refuse & (prefetch.look_qpn == look.qpn)):
-            m.d.sync += refused.eq(1)
+        refuses, refused = Signal(), Signal()
+        was_absent = Signal()
         absent = receive_4.available & ~present_4 & ~refused
+        m.d.sync += [
+            refuses.eq(prefetch.refuse & (prefetch.look_qpn == look.qpn)),
+            refused.eq(waited & (refused | refuses)),
+            was_absent.eq(valid[4] & absent),
+        ]
         # ``look.qpn`` stays from the lookup on.
         is_reset = Signal()
         m.d.sync += is_reset.eq(is_rung(look.qpn))
@@ -361,9 +373,9 @@ class ReceiveQueue(wiring.Component):
             look.receive.eq(receive_4),
             look.receive.available.eq(receive_4.available & ~refused),
             look.known.eq(valid[4] & ~absent & ~cleared & ~(resetting & is_reset)),
-            prefetch.miss.eq(look.waiting & valid[4] & absent),
+            prefetch.miss.eq(waited & was_absent),
             prefetch.miss_qpn.eq(look.qpn),
-            prefetch.waiting.eq(look.waiting),
+            prefetch.waiting.eq(waited),
         ]
         wiring.connect(m, wiring.flipped(self.wqe_read), prefetch.read)
         wiring.connect(m, prefetch.event_requests, wiring.flipped(self.event_requests))

@@ -232,8 +232,9 @@ class Trackers(wiring.Component):
         # that ``open`` only has to say that it counts.
         is_free = Signal(n, init=1)
         lowest_free = Signal(range(n))
-        m.d.comb += [lowest_free.eq(lowest_set(~opened))]
-        m.d.sync += is_free.eq(1 << lowest_free)
+        m.d.comb += lowest_free.eq(lowest_set(~opened))
+        # Not from ``lowest_free``, for a shorter path. Of no meaning if none is free.
+        m.d.sync += is_free.eq(Cat(~opened[i] & opened[:i].all() for i in range(n)))
         matches = Signal(n)
         for i in range(n):
             digest = Signal(DIGEST_WIDTH, name=f"digest{i}")
