@@ -85,23 +85,21 @@ class FailedQueuePairs(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.faults = faults = Queue(self._qpn_width, _FAULTS, direct=False)
-        written, written_qpn = Signal(), Signal(self._qpn_width)
-        m.d.sync += [written.eq(self.written), written_qpn.eq(self.written_qpn)]
         valid = self.payload.valid | self.map.valid
         qpn = Mux(self.payload.valid, self.payload.qpn, self.map.qpn)
 
         changed = self.failed
         m.submodules.rows = rows = memory.Memory(shape=4, depth=1 << len(changed.row), init=[])
         put, get = rows.write_port(), rows.read_port(domain="comb")
-        # The row that was written while faults came, if none was of its QP.
+        # The row that was written before; not if a fault of its QP has come since.
         waits = Signal()
         waiting_qpn = Signal(self._qpn_width)
         number = Signal(self._qpn_width)
         sweep = Signal(len(changed.row))
         m.d.comb += [
-            number.eq(Mux(valid, qpn, Mux(written, written_qpn, waiting_qpn))),
+            number.eq(Mux(valid, qpn, waiting_qpn)),
             get.addr.eq(number[2:]),
-            changed.write.eq(valid | written | waits | self.busy),
+            changed.write.eq(valid | waits | self.busy),
             changed.row.eq(Mux(self.busy, sweep, number[2:])),
             put.addr.eq(changed.row),
             put.data.eq(changed.bits),
@@ -110,11 +108,8 @@ class FailedQueuePairs(wiring.Component):
         for index, bit in enumerate(changed.bits):
             is_its = number[:2] == index
             m.d.comb += bit.eq(Mux(is_its, valid, get.data[index]) & ~self.busy)
-        with m.If(written):
-            m.d.sync += [
-                waits.eq(valid & (qpn != written_qpn)),
-                waiting_qpn.eq(written_qpn),
-            ]
+        with m.If(self.written):
+            m.d.sync += [waits.eq(1), waiting_qpn.eq(self.written_qpn)]
         with m.Elif(~valid | (qpn == waiting_qpn)):
             m.d.sync += waits.eq(0)
         with m.If(self.busy):
