@@ -46,7 +46,9 @@ async def insert(ctx, dut, name):
 
 
 async def look_up(ctx, dut, name, **values):
+    ctx.set(dut.spare, 0)
     await strobe(ctx, (dut, "lookup"), name=name, **values)
+    ctx.set(dut.spare, 1)
     ctx.set(dut.asked, name)
 
 
@@ -481,6 +483,7 @@ def test_a_lookup_while_old_rows_are_forgotten():
 
     async def bench(ctx):
         await ctx.tick().until(~dut.busy)
+        ctx.set(dut.spare, 1)
         ctx.set(dut.timeout, 100)
         for distance in range(1, 16 * 16 + 40):
             ctx.set(dut.tick, 0)
@@ -505,6 +508,7 @@ def test_closed_messages():
 
     async def bench(ctx):
         await ctx.tick().until(~dut.busy)
+        ctx.set(dut.spare, 1)
         tick = ctx_tick
         for _ in range(600):
             tick += rng.choice((0, 0, 1, 20))

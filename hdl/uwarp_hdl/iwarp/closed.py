@@ -27,13 +27,15 @@ class ClosedMessages(wiring.Component):
     Members
     -------
     lookup, name : In
-        Not while ``hold`` is high. A lookup takes the place of one not yet answered.
+        Neither beside ``hold`` nor ``spare``. A lookup takes the place of one not yet answered.
+    spare : In(1)
+        No lookup comes in this cycle. High now and then, for rows to be looked at.
     asked : In
         ``name`` of the lookup, from the cycle after it until ``answered``.
     timeout : In(16)
         From the cycle after ``lookup`` until ``answered``.
     answered : Out(1)
-        ``hit`` is the answer to the last lookup.
+        Since the last lookup until the next cycle without ``spare``: ``hit`` is its answer.
     tick : In(16)
         The present tick number.
     hit : Out(1)
@@ -54,6 +56,7 @@ class ClosedMessages(wiring.Component):
             {
                 "lookup": In(1),
                 "name": In(name),
+                "spare": In(1),
                 "asked": In(name),
                 "timeout": In(16),
                 "answered": Out(1),
@@ -97,14 +100,14 @@ class ClosedMessages(wiring.Component):
             self.busy.eq(sweeping),
             read.addr.eq(
                 Mux(
-                    self.lookup,
-                    Cat(C(0, 1), row_of(self.name)),
+                    self.spare,
                     Mux(stage[0], Cat(C(1, 1), asked_row), Cat(C(0, 1), scrub)),
+                    Cat(C(0, 1), row_of(self.name)),
                 )
             ),
             # The word that is written is not read, for synthesis to add no logic behind the memory.
             # ``insert`` comes late in its cycle. A lookup beside ``inserting`` is of first words.
-            read.en.eq(~(sweeping | self.hold | scrub_write | (inserting & ~self.lookup))),
+            read.en.eq(~(sweeping | self.hold | scrub_write | (inserting & self.spare))),
             write.en.eq(sweeping | (self.hold & self.insert) | inserting | scrub_write),
             write.addr.eq(
                 Cat(
@@ -139,7 +142,7 @@ class ClosedMessages(wiring.Component):
             same_low.eq(equal(m, word.name_low, asked_low)),
         ]
         same_high = equal(m, word.as_value()[: len(asked_high)], asked_high)
-        with m.If(self.lookup):
+        with m.If(~self.spare):
             m.d.sync += [asked_row.eq(row_of(self.name)), self.answered.eq(0)]
         with m.Elif(stage[2]):
             m.d.sync += [
@@ -155,7 +158,7 @@ class ClosedMessages(wiring.Component):
             m.d.sync += due.eq(1)
         with m.FSM(name="scrubber"):
             with m.State("READ"):
-                with m.If(due & read.en & ~self.lookup & ~stage[0]):
+                with m.If(due & read.en & self.spare & ~stage[0]):
                     m.next = "ROW"
             for state, following in (("ROW", "AGE"), ("AGE", "COMPARE")):
                 with m.State(state):
@@ -172,7 +175,7 @@ class ClosedMessages(wiring.Component):
             with m.State("FORGET"):
                 with m.If(inserting):
                     m.next = "READ"
-                with m.Elif(~self.hold & ~self.lookup & ~stage[0]):
+                with m.Elif(~self.hold & self.spare & ~stage[0]):
                     m.d.comb += scrub_write.eq(1)
                     m.next = "READ"
         return m

@@ -6,15 +6,16 @@ the opening of Reads.
       |  '-> ROOM (Read Request) -----------------------^
       '-> CLOSE_* (complete, expired, or overlapped by a new message or Read)
 
-A segment of an open message takes 4 to 6 cycles; any other datagram 6 or 7, with a CQ that answers
-in 2, or 9 if it has a CQE; 3 more until it is taken if the message may overlap others and more than
-half of the trackers are open. Open messages whose names share a digest are told apart before, one
-after the other. The CQE of a datagram, like that of a message, is composed of a row: its own, kept
-in the four cycles after LOOKUP's beside those of the trackers; FINISH waits for it. What is to be
-answered, a Read Request or by a Terminate, and what a peer's Terminate tells goes out in the cycle
-after ISSUE, from the same registers.
+A segment of an open message takes 5 to 7 cycles; any other datagram 7 or 8, with a CQ that answers
+in 2, or 10 if it has a CQE; 3 more until it is taken if the message may overlap others and more
+than half of the trackers are open. Open messages whose names share a digest are told apart before,
+one after the other. The CQE of a datagram, like that of a message, is composed of a row: its own,
+kept in the four cycles after LOOKUP's beside those of the trackers; FINISH waits for it. What is to
+be answered, a Read Request or by a Terminate, and what a peer's Terminate tells goes out in the
+cycle after ISSUE, from the same registers.
 To close a message takes 7 cycles, or 17 to 27 if it is not complete; after an opening nothing is
-taken for 5, and no segment of an open message for 8.
+taken for 6, and no segment of an open message for 9. Whether a segment may be taken is known a
+cycle before: one that comes to an idle unit waits for nothing.
 """
 
 from amaranth.hdl import Cat, Module, Mux, Signal
@@ -219,6 +220,7 @@ class Dispatch(wiring.Component):
         pushing = Signal()
         close = Signal()
         takes = Signal()
+        passes_none = Signal()  # nothing is offered, as the unit before was waiting a cycle ago
         taken = Signal(3)  # one, two, three cycles ago
         was_taken = Signal()  # one or two cycles ago
 
@@ -239,6 +241,7 @@ class Dispatch(wiring.Component):
             self.span.eq(trackers.span),
             self.own.eq(trackers.own),
             closed.name.eq(self._name(incoming.datagram)),
+            closed.spare.eq(~looking | passes_none),
             closed.asked.eq(self._name(datagram)),
             closed.hold.eq(finishing | pushing),
             closed.timeout.eq(segment.timeout),
@@ -253,12 +256,13 @@ class Dispatch(wiring.Component):
         held_up = self.requests.valid
         request = self.credits.requests
         granted = self.credits.granted
-        # A cycle late: the answer, of a datagram that comes to ISSUE, is there in time.
+        # The answer is kept until its datagram is issued.
         has_credit, has_none = Signal(), Signal()
-        m.d.sync += [
-            has_credit.eq(granted.valid & granted.payload),
-            has_none.eq(granted.valid & ~granted.payload),
-        ]
+        m.d.comb += granted.ready.eq(1)
+        with m.If(granted.valid):
+            m.d.sync += [has_credit.eq(granted.payload), has_none.eq(~granted.payload)]
+        with m.If(issue):
+            m.d.sync += [has_credit.eq(0), has_none.eq(0)]
         refused = plan.awaits & has_none
         m.d.comb += request.payload.cq.eq(segment.cq)
         # Right from the second cycle after a segment is taken.
@@ -283,14 +287,32 @@ class Dispatch(wiring.Component):
 
         # What is done with it if nothing speaks against that, right from the third cycle on.
         usual = Signal(Plan)
-        refuses = Signal()
+        refuses, refuses_conflicts = Signal(), Signal()
         m.d.sync += [
-            refuses.eq(unfit | (opens_send & ~trackers.free)),
+            refuses.eq(credit_asked & (unfit | (opens_send & ~trackers.free))),
+            refuses_conflicts.eq(credit_asked & opens_send),
             usual.eq(0),
             usual.awaits.eq(1),
             usual.complete.eq(1),
         ]
-        with m.If(is_send & segment.receive.fault):
+        with m.If(segment.opening):
+            m.d.sync += [
+                usual.awaits.eq(0),
+                usual.complete.eq(0),
+                usual.open.eq(trackers.free),
+                usual.drop.eq(Mux(trackers.free, 0, Counter.DROP_NO_TRACKER)),
+                usual.dropped.eq(~trackers.free),
+                usual.unplaced.eq(~trackers.free),
+            ]
+        with m.Elif(~credit_asked):
+            m.d.sync += [
+                usual.awaits.eq(0),
+                usual.complete.eq(0),
+                usual.drop.eq(Counter.DROP_NO_RECEIVE),
+                usual.dropped.eq(1),
+                usual.unplaced.eq(1),
+            ]
+        with m.Elif(is_send & segment.receive.fault):
             m.d.sync += [
                 usual.drop.eq(Counter.DROP_RECEIVE_PROTECTION),
                 usual.dropped.eq(1),
@@ -334,8 +356,8 @@ class Dispatch(wiring.Component):
         # With many trackers open, what they may overlap waits until they have all been looked at.
         waited = Signal(2)
         too_early = Signal()
-        m.d.sync += [
-            waited.eq(Mux(self.segments.valid & ~settling[0], Cat(1, waited[0]), 0)),
+        m.d.sync += waited.eq(Mux(self.segments.valid & ~settling[0], Cat(1, waited[0]), 0))
+        m.d.comb += [
             too_early.eq(
                 trackers.many
                 & ~waited[1]
@@ -370,23 +392,33 @@ class Dispatch(wiring.Component):
 
         may_have_immediate = Signal()
         m.d.comb += may_have_immediate.eq(incoming.datagram.opcode.matches(*IMMEDIATE_OPCODES))
-        # What LOOKUP turns to.
+        # What LOOKUP turns to. A segment is taken if it could have been a cycle ago, when marking
+        # may have come to its end: of what forbids it only ``complete`` can have come since.
         ready_to_look, completes, expires = Signal(), Signal(), Signal()
+        may_take = Signal()
         m.d.comb += [
             closed.lookup.eq(looking & self.segments.valid),
             # Nothing is offered while ``busy``.
             ready_to_look.eq(looking & ~(marking | held_up)),
             completes.eq(ready_to_look & trackers.complete),
-            expires.eq(ready_to_look & ~trackers.complete & trackers.expired & ~self.hold),
-            self.segments.ready.eq(
-                ready_to_look
+            expires.eq(
+                ready_to_look & ~may_take & ~trackers.complete & trackers.expired & ~self.hold
+            ),
+            self.segments.ready.eq(looking & may_take & ~trackers.complete),
+            takes.eq(self.segments.valid & self.segments.ready),
+        ]
+        m.d.sync += [
+            passes_none.eq(self.renew),
+            may_take.eq(
+                looking
+                & ~(marking & ~trackers.mark)
+                & ~held_up
                 & ~trackers.complete
                 & ~(trackers.expired & ~self.hold)
                 & ~settling[0]
                 & trackers.sure
                 & (trackers.seen | ~too_early)
             ),
-            takes.eq(self.segments.valid & self.segments.ready),
         ]
         with m.If(completes | expires | takes):
             m.d.sync += looking.eq(0)
@@ -423,6 +455,7 @@ class Dispatch(wiring.Component):
                 chosen.eq(Mux(trackers.complete, trackers.complete_index, trackers.expired_index)),
                 closing_status.eq(Mux(trackers.complete, Status.SUCCESS, Status.PARTIAL)),
             ]
+        turned_down = closed.hit | refuses | (refuses_conflicts & conflicts)
         place = trackers.place
         same_place = equal(m, Cat(place.stag, place.base), Cat(datagram.stag, segment.base))
         same_length = equal(m, place.mlen, datagram.mlen)
@@ -473,39 +506,34 @@ class Dispatch(wiring.Component):
             with m.State("DECIDE"):
                 # In every cycle: what counts is the last, and the paths are shorter.
                 m.d.sync += [
-                    plan.eq(0),
+                    plan.eq(Mux(turned_down, 0, usual)),
                     tracker.eq(trackers.free_index),
                     back_to_decide.eq(1),
                     closing_status.eq(Status.PARTIAL),
                 ]
+                with m.If(turned_down):
+                    m.d.sync += [
+                        plan.drop.eq(
+                            Mux(
+                                closed.hit,
+                                Counter.DROP_LATE,
+                                Mux(has_credit, unfit_reason, Counter.DROP_CQ_FULL),
+                            )
+                        ),
+                        plan.dropped.eq(1),
+                        plan.unplaced.eq(1),
+                    ]
                 # Of what conflicts nothing is told until the last of those has closed.
                 with m.If(closed.answered & conflicts):
                     m.d.sync += chosen.eq(lowest_set(overlap))
                 with m.If(~closed.answered):
                     pass
-                with m.Elif(segment.opening & ~conflicts):
-                    finish(
-                        open=trackers.free,
-                        drop=Mux(trackers.free, 0, Counter.DROP_NO_TRACKER),
-                        dropped=~trackers.free,
-                    )
-                with m.Elif(~credit_asked & ~segment.opening):
-                    finish(drop=Mux(closed.hit, Counter.DROP_LATE, Counter.DROP_NO_RECEIVE))
-                with m.Elif(
-                    conflicts & ~closed.hit & (closes_at_once | (granted.valid & granted.payload))
-                ):
+                with m.Elif(conflicts & ~closed.hit & (closes_at_once | has_credit)):
                     m.next = "CLOSE_READ"
-                with m.Elif(closed.hit | refuses | (opens_send & conflicts)):
-                    with m.If(granted.valid):
-                        m.d.comb += granted.ready.eq(1)
-                        with m.If(granted.payload):
-                            finish(drop=Mux(closed.hit, Counter.DROP_LATE, unfit_reason))
-                            m.d.sync += issuing.eq(0)
-                            m.next = "RELEASE"
-                        with m.Else():
-                            finish(drop=Mux(closed.hit, Counter.DROP_LATE, Counter.DROP_CQ_FULL))
+                with m.Elif(turned_down & credit_asked & ~has_none):
+                    with m.If(has_credit):
+                        m.next = "RELEASE"
                 with m.Else():
-                    m.d.sync += plan.eq(usual)
                     issue_plan()
 
             with m.State("RELEASE"):
@@ -517,7 +545,6 @@ class Dispatch(wiring.Component):
                     issue_plan()
 
             with m.State("ISSUE"):
-                m.d.comb += granted.ready.eq(plan.awaits & (issue | refused))
                 with m.If(issue):
                     m.d.sync += [
                         issuing.eq(0),
@@ -584,7 +611,10 @@ class Dispatch(wiring.Component):
         places_now = has_payload & ~plan.unplaced
         room = Signal()
         room_to_close = Signal()
+        # A close is some cycles before an opening.
+        map_idle = Signal()
         m.d.sync += [
+            map_idle.eq(self.snapshot_idle),
             room.eq(self.places.ready & ~self.crowded & self.entries.ready),
             room_to_close.eq(self.entries.ready & self.snapshots.ready),
         ]
@@ -595,7 +625,7 @@ class Dispatch(wiring.Component):
                 & (~plan.awaits | has_credit)
                 & ~mismatch
                 # The new message's bits may still be those of the last one in the same place.
-                & (~plan.open | self.snapshot_idle)
+                & (~plan.open | map_idle)
             ),
             self.places.valid.eq(issue & has_payload),
             self.places.payload.address.eq(segment.address),

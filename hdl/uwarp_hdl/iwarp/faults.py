@@ -6,8 +6,8 @@
     map fault ------+--> queue --> requests (event DMA_WRITE)
     row written ----'
 
-A bit changes in the cycle after its fault, and in that after its row was written, or after the
-faults that come then. The queue has room for the faults of all bursts that can be on their way;
+A bit changes in the cycle after its fault; two after its row was written, or after the faults that
+come then. The queue has room for the faults of all bursts that can be on their way;
 ``hold`` keeps others back while it is not empty, so no event is lost here.
 """
 
@@ -56,8 +56,8 @@ class FailedQueuePairs(wiring.Component):
     payload, map : In(fault)
         Answers of one bus: at most one of them is valid in a cycle.
     written, written_qpn : In
-        Strobe: the row of this QP is written. The next comes when the faults of all bursts that can
-        be on their way could have come meanwhile.
+        Strobe: the row of this QP is written; heard a cycle later. The next comes when the faults
+        of all bursts that can be on their way could have come meanwhile.
     failed : Out(failed_layout)
     hold : Out(1)
     requests : Out(stream of EventRequest)
@@ -91,15 +91,15 @@ class FailedQueuePairs(wiring.Component):
         changed = self.failed
         m.submodules.rows = rows = memory.Memory(shape=4, depth=1 << len(changed.row), init=[])
         put, get = rows.write_port(), rows.read_port(domain="comb")
-        # The row that was written while faults came, if none was of its QP.
+        # The row that was written before; not if a fault of its QP has come since.
         waits = Signal()
         waiting_qpn = Signal(self._qpn_width)
         number = Signal(self._qpn_width)
         sweep = Signal(len(changed.row))
         m.d.comb += [
-            number.eq(Mux(valid, qpn, Mux(self.written, self.written_qpn, waiting_qpn))),
+            number.eq(Mux(valid, qpn, waiting_qpn)),
             get.addr.eq(number[2:]),
-            changed.write.eq(valid | self.written | waits | self.busy),
+            changed.write.eq(valid | waits | self.busy),
             changed.row.eq(Mux(self.busy, sweep, number[2:])),
             put.addr.eq(changed.row),
             put.data.eq(changed.bits),
@@ -109,10 +109,7 @@ class FailedQueuePairs(wiring.Component):
             is_its = number[:2] == index
             m.d.comb += bit.eq(Mux(is_its, valid, get.data[index]) & ~self.busy)
         with m.If(self.written):
-            m.d.sync += [
-                waits.eq(valid & (qpn != self.written_qpn)),
-                waiting_qpn.eq(self.written_qpn),
-            ]
+            m.d.sync += [waits.eq(1), waiting_qpn.eq(self.written_qpn)]
         with m.Elif(~valid | (qpn == waiting_qpn)):
             m.d.sync += waits.eq(0)
         with m.If(self.busy):

@@ -80,14 +80,29 @@ class MessageClose(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
+        # A cycle late: there is time. So a count to begin with needs no regard to what leaves, or
+        # is written, beside it.
+        late = {}
+        for name in (
+            "offered",
+            "taken",
+            "opening_offered",
+            "opening_taken",
+            "passed",
+            "settled",
+            "ended",
+            "leaves",
+            "written",
+        ):
+            late[name] = signal = Signal(name=name)
+            m.d.sync += signal.eq(getattr(self, name))
+        # Counted beside ``left`` a cycle later still, which begins with ``inside``.
+        settled = Signal()
         inside = Signal(3)
-        inside_next = Signal(3)
-        m.d.comb += inside_next.eq(inside + (self.taken | self.opening_taken) - self.settled)
-        m.d.sync += inside.eq(inside_next)
-
-        # A cycle late, so that a count to begin with needs no regard to what happens beside it.
-        leaves, written = Signal(), Signal()
-        m.d.sync += [leaves.eq(self.leaves), written.eq(self.written)]
+        m.d.sync += [
+            settled.eq(late["settled"]),
+            inside.eq(inside + (late["taken"] | late["opening_taken"]) - late["settled"]),
+        ]
 
         left = Signal(range(max(256, self._datagrams + 1)))
         pause = Signal(range(_QUEUE_PAUSE + 1))
@@ -117,31 +132,31 @@ class MessageClose(wiring.Component):
                 count_down(1, "QUEUED", self._datagrams)
             with m.State("QUEUED"):
                 gone = (left == 0) | (pause == _QUEUE_PAUSE)
-                with m.If(self.opening_taken | ~self.opening_offered):
+                with m.If(late["opening_taken"] | ~late["opening_offered"]):
                     m.d.sync += no_opening.eq(1)
                 with m.If(gone):
                     with m.If(no_opening):
-                        m.d.sync += left.eq(inside_next)
+                        m.d.sync += left.eq(inside)
                         m.next = "INSIDE"
                 with m.Else():
                     m.d.sync += [
-                        pause.eq(Mux(self.offered, 0, pause + 1)),
-                        left.eq(left - self.passed),
+                        pause.eq(Mux(late["offered"], 0, pause + 1)),
+                        left.eq(left - late["passed"]),
                     ]
             with m.State("INSIDE"):
                 m.d.sync += active.eq(left == 0)
-                count_down(self.settled, "SCAN", 0)
+                count_down(settled, "SCAN", 0)
             with m.State("SCAN"):
-                with m.If(self.ended):
+                with m.If(late["ended"]):
                     m.d.sync += [active.eq(0), left.eq(self.held)]
                     m.next = "HELD"
             with m.State("HELD"):
-                count_down(leaves, "TAKEN", _COMPLETION_CYCLES)
+                count_down(late["leaves"], "TAKEN", _COMPLETION_CYCLES)
             with m.State("TAKEN"):
                 count_down(1, "WRITTEN", self.unwritten)
             with m.State("WRITTEN"):
                 # Those whose CQ has no ring are not written.
-                count_down(written, "DONE", 0)
+                count_down(late["written"], "DONE", 0)
                 with m.If(self.unwritten == 0):
                     m.next = "DONE"
             with m.State("DONE"):

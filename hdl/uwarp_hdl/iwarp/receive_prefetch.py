@@ -5,7 +5,7 @@
     hints (FIFO) --+--> look: indices, QP row --> burst --> memory --> words --> fills
     miss ----------+                         '--> flights (FIFO) --------^
 
-From a hint to its burst 8 cycles, from a miss 7, from one burst to the next 8. QPs take turns, a
+From a hint or a miss to its burst 8 cycles, from one burst to the next 8. QPs take turns, a
 burst each, until their shares of the cache are full; one for which a Send waits comes first. Up to
 ``FLIGHTS`` bursts of up to 8 WQEs, 16 words, are on their way; words always have a place. After one
 that failed nothing begins until its event is taken.
@@ -92,15 +92,15 @@ class ReceivePrefetch(wiring.Component):
     hint, hint_qpn : In
         Strobe: a QP may have receives to read.
     miss, miss_qpn : In
-        A Send waits for a receive of this QP.
+        A Send waits for a receive of this QP, or did a cycle ago.
     waiting : In(1)
         A Send waits, be it for a lookup; low between two.
     refuse : Out(1)
         Strobe: nothing is read for ``look_qpn``, for which a Send waits.
     look, look_qpn : Out
         The row and the indices of a QP are to be read.
-    look_taken : In(1)
-        Not in this cycle.
+    look_lost : In(1)
+        In the cycle after ``look``: they were not, it is asked for again.
     qp : Out(TableReadSignature)
     consumer : In
         Of ``look_qpn``, two cycles after ``look``.
@@ -138,7 +138,7 @@ class ReceivePrefetch(wiring.Component):
                 "refuse": Out(1),
                 "look": Out(1),
                 "look_qpn": Out(qpn),
-                "look_taken": In(1),
+                "look_lost": In(1),
                 "qp": Out(TableReadSignature(QP_ROW, qpn, 4)),
                 "consumer": In(exact_log2(depth) + 1),
                 "posted": In(32),
@@ -258,13 +258,15 @@ class ReceivePrefetch(wiring.Component):
         ]
         with m.If(self.clear):
             m.d.sync += asked_next.eq(0)
+        has_failed = Signal()
+        m.d.sync += has_failed.eq(self.event_requests.valid)
         with m.If(~self.waiting):
             m.d.sync += served.eq(0)
 
         with m.FSM() as fsm:
             m.d.sync += self.idle.eq(fsm.ongoing("IDLE") & ~flying & self.pause)
             with m.State("IDLE"):
-                with m.If(~self.pause & ~self.clear & ~self.event_requests.valid):
+                with m.If(~self.pause & ~self.clear & ~has_failed):
                     m.d.sync += for_miss.eq(0)
                     # A miss is looked at once, and whenever it lasts with nothing on its way.
                     missed = self.miss & ~(served & flying)
@@ -283,11 +285,7 @@ class ReceivePrefetch(wiring.Component):
                         m.next = "LOOK"
             with m.State("LOOK"):
                 m.d.comb += self.look.eq(1)
-                with m.If(~self.look_taken):
-                    m.next = "ROW"
-                with m.Elif(self.pause):
-                    m.d.sync += again.eq(1)
-                    m.next = "IDLE"
+                m.next = "ROW"
             with m.State("ROW"):
                 row = self.qp.row
                 m.d.sync += [
@@ -295,9 +293,13 @@ class ReceivePrefetch(wiring.Component):
                     ring_addr.eq(row.rq_addr),
                     ring_log2.eq(row.rq_log2),
                     asked.eq(get.data),
-                    again.eq(0),
+                    again.eq(self.look_lost & self.pause),
                 ]
                 m.next = "INDICES"
+                with m.If(self.look_lost):
+                    m.next = "LOOK"
+                    with m.If(self.pause):
+                        m.next = "IDLE"
             with m.State("INDICES"):
                 m.d.comb += self.refuse.eq(for_miss & ~up)
                 m.d.comb += ring_mask.eq((1 << ring_log2) - 1)

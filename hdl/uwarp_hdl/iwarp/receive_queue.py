@@ -82,9 +82,10 @@ class ReceiveQueue(wiring.Component):
     """Receives of all QPs, in the order of their rings.
 
     A lookup takes 4 cycles, one can begin in each but those in which it would read the cache while
-    a WQE comes in, or an index while it is written: then the one begun a cycle later answers. One
+    a WQE comes in, or an index while it is written, or while the prefetch reads beside the first of
+    several: then the one begun a cycle later answers. One
     whose WQE is not in the cache yet becomes known when it is, at most 6 cycles after its last
-    word. A doorbell is taken in its second cycle or later; one that clears a QP waits until no Send
+    word. A doorbell is taken in its third cycle or later; one that clears a QP waits until no Send
     of that QP and no read is on its way: then its ring is read no more.
 
     Parameters
@@ -161,32 +162,39 @@ class ReceiveQueue(wiring.Component):
         sent_guess = Signal()
         doubt = Signal()
         guess = Signal()
-        consumed = Signal()
-        misguessed = Signal()
+        # A cycle late, when at the earliest the next one is given.
+        settled, consumed, misguessed = Signal(), Signal(), Signal()
         next_4 = Signal(32)
-        m.d.comb += [
-            guess.eq(look.may_take & ~doubt),
+        m.d.comb += [guess.eq(look.may_take & ~doubt), look.unsettled.eq(held & sent)]
+        m.d.sync += [
+            settled.eq(self.settle),
             consumed.eq(sent & self.settle & self.consume),
-            misguessed.eq(
-                sent & self.settle & (self.consume != sent_guess) & (sent_qpn == look.qpn)
-            ),
-            look.unsettled.eq(held & sent),
+            misguessed.eq(sent & self.settle & (self.consume != sent_guess)),
         ]
-        with m.If(look.waiting):
+        # A cycle late, long before it is offered.
+        waited, was_known, was_misguessed = Signal(), Signal(), Signal()
+        next_5 = Signal(32)
+        m.d.sync += [
+            waited.eq(look.waiting),
+            was_known.eq(look.known),
+            was_misguessed.eq(misguessed),
+            next_5.eq(next_4),
+        ]
+        with m.If(waited):
             m.d.sync += [
-                held.eq(look.known),
+                held.eq(was_known),
                 held_qpn.eq(look.qpn),
-                held_next.eq(next_4),
-                look.wrong.eq(misguessed),
+                held_next.eq(next_5),
+                look.wrong.eq(misguessed | was_misguessed),
             ]
         with m.Elif(held & misguessed):
             m.d.sync += look.wrong.eq(1)
         with m.If(look.dismiss):
             m.d.sync += [held.eq(0), look.wrong.eq(0)]
-        with m.If(self.settle):
+        with m.If(settled):
             m.d.sync += sent.eq(0)
             with m.If(sent & sent_may_take):
-                m.d.sync += doubt.eq(~self.consume)
+                m.d.sync += doubt.eq(~consumed)
         with m.If(look.given & held):
             m.d.sync += [
                 held.eq(0),
@@ -204,10 +212,11 @@ class ReceiveQueue(wiring.Component):
         with m.If(sweeping):
             m.d.sync += [sweep.eq(sweep + 1), sweeping.eq(~sweep.all())]
         doorbell = self.doorbells.payload
-        # Decided in a doorbell's first cycle, for it to be taken from the second on.
+        # Decided before it is taken.
         seen = Signal()
         resetting = Signal()
         in_range = Signal()
+        due = Signal()
         rung = Signal()
         reset = Signal()
         clear_qpn = Signal(width)
@@ -220,17 +229,19 @@ class ReceiveQueue(wiring.Component):
             seen.eq(waits),
             in_range.eq(~doorbell.qpn[width:].any()),
             resetting.eq(waits & doorbell.reset & ~doorbell.qpn[width:].any()),
-        ]
-        m.d.comb += [
-            self.doorbells.ready.eq(
+            # Of a QP that is reset nothing becomes ``held`` any more.
+            due.eq(
                 seen
+                & ~self.doorbells.ready
                 & ~sweeping
-                & ~consumed
                 & (
                     ~resetting
                     | (prefetch.idle & ~(held & is_rung(held_qpn)) & ~(sent & is_rung(sent_qpn)))
                 )
             ),
+        ]
+        m.d.comb += [
+            self.doorbells.ready.eq(due & ~consumed),
             rung.eq(self.doorbells.ready & in_range),
             reset.eq(rung & doorbell.reset),
             producer_write.addr.eq(prefetch.clear_qpn),
@@ -256,24 +267,36 @@ class ReceiveQueue(wiring.Component):
         with m.If(sweeping | doorbell.reset):
             m.d.sync += producer_write.data.eq(0)
 
-        # The prefetch uses the read ports in cycles that no lookup needs.
+        # The prefetch uses the read ports in cycles that no lookup needs, as far as is known from
+        # the cycle before: the first of several may be in vain. So are those of a Send that waits:
+        # from its second cycle on they come behind. It hears a cycle later whether it could.
         qpn, qpn_1, qpn_2 = Signal(width), Signal(width), Signal(width)
         flush = Signal()
         cleared = Signal()
+        looked = Signal()
         lent = Signal()
-
-        def is_written(qpn):
-            return (consumed & (sent_qpn == qpn)) | (
-                producer_write.en & (producer_write.addr == qpn)
-            )
+        taken_1 = Signal()
+        # What was written when the indices were read.
+        consumed_1, consumed_qpn_1 = Signal(), Signal(width)
+        posted_1, posted_qpn_1 = Signal(), Signal(width)
+        written_1 = Signal()
 
         wiring.connect(m, prefetch.qp, wiring.flipped(self.qp))
-        m.d.sync += cleared.eq(reset)
+        m.d.sync += [
+            cleared.eq(reset),
+            looked.eq(look.lookup & ~look.waiting),
+            taken_1.eq(self.qp_taken | ~lent),
+            consumed_1.eq(consumed),
+            consumed_qpn_1.eq(sent_qpn),
+            posted_1.eq(producer_write.en),
+            posted_qpn_1.eq(producer_write.addr),
+        ]
         m.d.comb += [
-            prefetch.look_taken.eq(
-                self.qp_taken | (look.lookup & ~look.waiting) | is_written(prefetch.look_qpn)
+            lent.eq(prefetch.look & ~looked),
+            written_1.eq(
+                (consumed_1 & (consumed_qpn_1 == qpn_1)) | (posted_1 & (posted_qpn_1 == qpn_1))
             ),
-            lent.eq(prefetch.look & ~prefetch.look_taken),
+            prefetch.look_lost.eq(taken_1 | written_1),
             qpn.eq(Mux(lent, prefetch.look_qpn, look.qpn)),
             producer.addr.eq(qpn),
             consumer.addr.eq(qpn),
@@ -282,8 +305,10 @@ class ReceiveQueue(wiring.Component):
         ]
 
         # Lookup: valid[k], ahead[k] and so on are those of k cycles before.
-        valid_0, ahead_0 = Signal(), Signal()
-        valid, ahead = Signal(5), Signal(4)
+        valid = Signal(5)
+        ahead = Signal(4)
+        # Of the cycle of a lookup: the Send that is ahead, if it was guessed to take its receive.
+        ahead_guess_1, ahead_qpn_1 = Signal(), Signal(width)
         producer_2, consumer_2 = Signal(32), Signal(32)
         filled_2 = Signal(level_bits)
         index_2, index_3 = Signal(16), Signal(16)
@@ -293,22 +318,28 @@ class ReceiveQueue(wiring.Component):
         receive_4 = Signal(PostedReceive)
         present_4 = Signal()
         m.d.comb += [
-            valid_0.eq(look.lookup & ~lent & ~is_written(look.qpn)),
-            ahead_0.eq(
-                Mux(
-                    look.offered & held,
-                    guess & (held_qpn == look.qpn),
-                    sent & ~self.settle & sent_guess & (sent_qpn == look.qpn),
-                )
-            ),
             index_2.eq(consumer_2[:16] + ahead[2]),
             cached_address.eq(Cat(index_2[:cache_bits], qpn_2)),
             prefetch.consumer.eq(consumer_2),
             prefetch.posted.eq(posted_3),
         ]
         m.d.sync += [
-            valid.eq(Mux(flush, 0, Cat(0, valid_0, valid[1], valid[2] & ~prefetch.fill, valid[3]))),
-            ahead.eq(Cat(0, ahead_0, ahead[1:])),
+            valid.eq(
+                Mux(
+                    flush,
+                    0,
+                    Cat(
+                        0,
+                        look.lookup & ~lent,
+                        valid[1] & ~written_1,
+                        valid[2] & ~prefetch.fill,
+                        valid[3],
+                    ),
+                )
+            ),
+            ahead_guess_1.eq(Mux(look.offered & held, guess, sent & ~settled & sent_guess)),
+            ahead_qpn_1.eq(Mux(look.offered & held, held_qpn, sent_qpn)),
+            ahead.eq(Cat(0, 0, ahead_guess_1 & (ahead_qpn_1 == qpn_1), ahead[2])),
             qpn_1.eq(qpn),
             qpn_2.eq(qpn_1),
             producer_2.eq(producer.data),
@@ -327,19 +358,24 @@ class ReceiveQueue(wiring.Component):
             m.d.sync += receive_4[name].eq(cached[name])
 
         # A QP that has gone down is not read, so a Send that waits for a WQE finds none.
-        refused = Signal()
-        with m.If(~look.waiting):
-            m.d.sync += refused.eq(0)
-        with m.Elif(prefetch.refuse & (prefetch.look_qpn == look.qpn)):
-            m.d.sync += refused.eq(1)
+        refuses, refused = Signal(), Signal()
+        was_absent = Signal()
         absent = receive_4.available & ~present_4 & ~refused
+        m.d.sync += [
+            refuses.eq(prefetch.refuse & (prefetch.look_qpn == look.qpn)),
+            refused.eq(waited & (refused | refuses)),
+            was_absent.eq(valid[4] & absent),
+        ]
+        # ``look.qpn`` stays from the lookup on.
+        is_reset = Signal()
+        m.d.sync += is_reset.eq(is_rung(look.qpn))
         m.d.comb += [
             look.receive.eq(receive_4),
             look.receive.available.eq(receive_4.available & ~refused),
-            look.known.eq(valid[4] & ~absent & ~cleared & ~(resetting & is_rung(look.qpn))),
-            prefetch.miss.eq(look.waiting & valid[4] & absent),
+            look.known.eq(valid[4] & ~absent & ~cleared & ~(resetting & is_reset)),
+            prefetch.miss.eq(waited & was_absent),
             prefetch.miss_qpn.eq(look.qpn),
-            prefetch.waiting.eq(look.waiting),
+            prefetch.waiting.eq(waited),
         ]
         wiring.connect(m, wiring.flipped(self.wqe_read), prefetch.read)
         wiring.connect(m, prefetch.event_requests, wiring.flipped(self.event_requests))

@@ -232,8 +232,9 @@ class Trackers(wiring.Component):
         # that ``open`` only has to say that it counts.
         is_free = Signal(n, init=1)
         lowest_free = Signal(range(n))
-        m.d.comb += [lowest_free.eq(lowest_set(~opened))]
-        m.d.sync += is_free.eq(1 << lowest_free)
+        m.d.comb += lowest_free.eq(lowest_set(~opened))
+        # Not from ``lowest_free``, for a shorter path. Of no meaning if none is free.
+        m.d.sync += is_free.eq(Cat(~opened[i] & opened[:i].all() for i in range(n)))
         matches = Signal(n)
         for i in range(n):
             digest = Signal(DIGEST_WIDTH, name=f"digest{i}")
@@ -434,6 +435,7 @@ class Trackers(wiring.Component):
         word = Signal(width)
         m.d.sync += [
             candidates.eq(matches & ~strangers),
+            self.found.eq((matches & ~strangers).any()),
             self.seen.eq(self.found),
             self.found_index.eq(lowest),
             before.eq(self.found_index),
@@ -446,7 +448,6 @@ class Trackers(wiring.Component):
             m.d.sync += turn_next.eq(0)
         m.d.comb += [
             self.match.eq(candidates),
-            self.found.eq(candidates.any()),
             lowest.eq(lowest_set(candidates)),
             turn.eq(Mux(self.begin, 0, turn_next)),
             read.addr.eq(Cat(turn, lowest)),
