@@ -301,7 +301,8 @@ class Nic(wiring.Component):
             writes.halt.eq(reset.halt),
             reads.halt.eq(reset.halt),
             transmit_gate.halt.eq(reset.halt),
-            receive_gate.open.eq(control.config.enable & ~reset.busy),
             receive_gate.cut.eq(reset.reset),
         ]
+        # From a register: it is asked for by each word that comes in.
+        m.d.sync += receive_gate.open.eq(control.config.enable & ~reset.busy)
         return m

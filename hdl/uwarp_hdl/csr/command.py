@@ -102,11 +102,12 @@ class TableCommand(wiring.Component):
             storing.eq(Cat(held, storing[0])),
         ]
         m.d.comb += command.number.eq(Mux(number[-2:].all(), 0, number))
-        in_range = {
-            table: (command.kind == table) & (command.row < depth)
-            for table, depth in self._depths.items()
-        }
-        enable = Signal()
+        # The row's number has been there for some cycles when it is commanded.
+        in_range = {}
+        for table, depth in self._depths.items():
+            in_range[table] = Signal(name=f"in_{table.name.lower()}")
+            m.d.sync += in_range[table].eq((command.kind == table) & (command.row < depth))
+        begins = Signal()
         is_reset = Signal()
         m.d.sync += is_reset.eq((command.kind == Table.QP) & (self.qp.row.state == QpState.RESET))
         for table, port in (
@@ -118,8 +119,8 @@ class TableCommand(wiring.Component):
             m.d.comb += [
                 port.index.eq(command.row),
                 port.row.as_value().eq(command.data),
-                port.enable.eq(enable & in_range[table]),
             ]
+            m.d.sync += port.enable.eq(begins & in_range[table])
         m.d.comb += [self.group.number.eq(numbers[-1]), self.group.data.eq(command.word)]
         for table, port in ((Table.QP, self.qp), (Table.REGION, self.region)):
             is_kind = Signal(name=f"is_{table.name.lower()}")
@@ -148,7 +149,7 @@ class TableCommand(wiring.Component):
         with m.FSM():
             with m.State("IDLE"):
                 with m.If(command.request):
-                    m.d.comb += enable.eq(1)
+                    m.d.comb += begins.eq(1)
                     m.next = "DONE"
                     with m.If(in_range[Table.QP] | in_range[Table.REGION] | in_range[Table.PORT]):
                         m.d.sync += held.eq(1)

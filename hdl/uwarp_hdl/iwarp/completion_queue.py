@@ -17,7 +17,6 @@ from uwarp.contract import BURST_WORDS, CqeFlag, Parameters, Status
 from ..choice import word_after
 from ..interfaces import CompletionSignature, WriteClientSignature
 from ..layouts import CQE_LAYOUT
-from ..stream.ports import keep_apart
 from ..stream.queue import Queue
 from .burst import WriteBursts
 from .cqe_writer import CQE_WORDS
@@ -279,8 +278,13 @@ class CompletionQueue(wiring.Component):
         item = Signal(data.StructLayout({"head": head_layout, "order": Order}))
         m.submodules.releases = releases = Queue(Release, 16, registered=False)
         m.submodules.writer = writer = MapWriter(self._parameters)
+        # A word is read some cycles after it was written: synthesis need not add logic for one that
+        # is written in the same cycle.
         m.submodules.words = words = memory.Memory(
-            shape=64, depth=CQE_WORDS * self._depth, init=[], attrs={"ram_style": "block"}
+            shape=64,
+            depth=CQE_WORDS * self._depth,
+            init=[],
+            attrs={"no_rw_check": 1, "ram_style": "block"},
         )
         put, get = words.write_port(), words.read_port()
         # ``entry`` has been written, or its last word is on its way from there.
@@ -362,7 +366,8 @@ class CompletionQueue(wiring.Component):
             m.d.sync += [answers.eq(answers - 1), answered.eq(answers != 1)]
         is_answered = answered | writer.answered
         # By the release that waits, or by that which comes.
-        m.d.sync += due.eq(
+        due_next = Signal()
+        m.d.comb += due_next.eq(
             head_valid
             & ~self.leaves
             & Mux(
@@ -371,6 +376,7 @@ class CompletionQueue(wiring.Component):
                 writer.releases.valid & (~writer.releases.p.has_map | is_answered),
             )
         )
+        m.d.sync += due.eq(due_next)
         # Of the head that was here a cycle before, with the fault of that cycle. It stands while
         # the completion is offered, and until its second word has been read.
         failed = Signal()
@@ -383,13 +389,14 @@ class CompletionQueue(wiring.Component):
         m.d.comb += [
             requests.p.cq.eq(head.cq),
             requests.p.urgent.eq(head.urgent | failed),
-            requests.valid.eq(due & ~requested),
             releases.o.ready.eq(self.leaves),
         ]
         with m.If(self.leaves):
             m.d.sync += [requested.eq(0), edges.eq(Mux(head.mapped & ~failed, release.edges, 0))]
         with m.Elif(requests.ready & requests.valid):
             m.d.sync += requested.eq(1)
+        # A register of its own: what it asks for is chosen in the cycle in which it comes.
+        m.d.sync += requests.valid.eq(due_next & ~requested & ~(requests.ready & requests.valid))
 
         # Words out of memory.
         offered = self.completions.words
@@ -401,7 +408,7 @@ class CompletionQueue(wiring.Component):
         fetch_moves = ~fetched | moves
         may_fetch = Signal()
         m.d.comb += may_fetch.eq(~is_first | (due & ~begun))
-        keep_apart(m, get, put, may_fetch & fetch_moves)
+        m.d.comb += get.en.eq(may_fetch & fetch_moves)
         with m.If(fetch_moves):
             m.d.sync += [
                 fetched.eq(may_fetch),

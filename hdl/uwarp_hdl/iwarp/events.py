@@ -30,7 +30,7 @@ _EVENT_BEATS = EVENT.size // 8
 class EventUnit(wiring.Component):
     """Write events into their ring, or count them as lost if it is full or not in use.
 
-    An event takes 6 cycles, if the bus takes its words at once, one that is lost 2. The bus may
+    An event takes 7 cycles, if the bus takes its words at once, one that is lost 3. The bus may
     have any number of them unanswered.
 
     Parameters
@@ -115,8 +115,10 @@ class EventUnit(wiring.Component):
             for number, bit in enumerate(select[:-1])
         ]
         moves = Signal()
+        # Of the cycle before, if none was being taken then.
+        asks = Signal(self._clients + 1)
         m.d.comb += [
-            turn.requests.eq(Cat(*(port.valid for port in self.requests), self.terminates.valid)),
+            turn.requests.eq(asks),
             event.type.eq(chosen(owner, types)),
             event.number.eq(chosen(owner, numbers)),
             event.time_low.eq(time),
@@ -140,14 +142,17 @@ class EventUnit(wiring.Component):
         decided = Signal()
         for is_chosen, port in zip(owner[:-1], self.requests, strict=True):
             m.d.comb += port.ready.eq(decided & is_chosen)
+        m.d.sync += asks.eq(0)
         with m.FSM():
             with m.State("CHOOSE"):
                 m.d.comb += turn.advance.eq(turn.valid)
                 m.d.sync += [
+                    asks.eq(Cat(*(port.valid for port in self.requests), self.terminates.valid)),
                     owner.eq(Cat(turn.index == index for index in range(len(owner)))),
                     select.eq(1),
                 ]
                 with m.If(turn.valid):
+                    m.d.sync += asks.eq(0)
                     m.next = "DECIDE"
             with m.State("DECIDE"):
                 m.d.comb += moves.eq(1)

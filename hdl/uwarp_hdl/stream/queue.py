@@ -42,6 +42,9 @@ class Queue(wiring.Component):
     If not ``direct``, each item goes through block RAM and is offered 3 cycles later, at the
     earliest: that saves a multiplexer and a register as wide as the item.
 
+    If not ``eager``, an item that comes in the cycle in which the only one leaves is offered two
+    cycles later: so whether one is stored does not depend on ``o.ready``.
+
     Parameters
     ----------
     shape : ShapeLike
@@ -53,6 +56,7 @@ class Queue(wiring.Component):
     registered : bool
     block : bool
     bounded : bool
+    eager : bool
 
     Attributes
     ----------
@@ -61,7 +65,17 @@ class Queue(wiring.Component):
         Items held, 0 to ``depth``.
     """
 
-    def __init__(self, shape, depth, *, direct=True, registered=True, block=False, bounded=True):
+    def __init__(
+        self,
+        shape,
+        depth,
+        *,
+        direct=True,
+        registered=True,
+        block=False,
+        bounded=True,
+        eager=True,
+    ):
         if not isinstance(depth, int) or depth < 2:
             raise ValueError(f"depth is {depth!r}; it takes an integer of 2 or more")
         if not registered and (depth > _UNREGISTERED or not direct or block):
@@ -71,11 +85,17 @@ class Queue(wiring.Component):
             )
         if not bounded and depth == 2:
             raise ValueError(f"depth is {depth}; not bounded it takes more than 2")
+        if not eager and (depth < 4 or not direct or not registered):
+            raise ValueError(
+                f"depth is {depth}, direct {direct}, registered {registered}; not eager it takes "
+                "4 or more, direct and registered"
+            )
         self._shape = shape
         self._depth = depth
         self._direct = direct
         self._registered = registered
         self._bounded = bounded
+        self._eager = eager
         self._block = block or not direct
         super().__init__(
             {
@@ -107,14 +127,15 @@ class Queue(wiring.Component):
         ]
         if self._direct:
             # An item goes past those that wait only when there are none, so order is kept.
+            goes_by = ~waiting & (head_free if self._eager else ~head_valid)
             m.d.comb += [
                 head_free.eq(~head_valid | self.o.ready),
-                store.eq(put & (waiting | ~head_free)),
+                store.eq(put & ~goes_by),
             ]
             with m.If(head_free):
                 m.d.sync += [
                     head.eq(Mux(waiting, back, _bits(self.i.payload))),
-                    head_valid.eq(back_valid | (put & ~waiting)),
+                    head_valid.eq(back_valid | (put & goes_by)),
                 ]
         else:
             m.d.comb += [
