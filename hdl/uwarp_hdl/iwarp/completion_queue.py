@@ -56,7 +56,7 @@ def reached(number, ticket):
 class MapWriter(wiring.Component):
     """Release completions in order; write the maps of those that have one.
 
-    An order without a map takes 2 cycles, one with a map 5 or 6 and its words. Words of the map are
+    An order without a map takes 2 cycles, one with a map 5 to 7 and its words. Words of the map are
     written as soon as the message's payload has been answered; nothing waits for the answer here.
 
     Members
@@ -156,10 +156,7 @@ class MapWriter(wiring.Component):
                 with m.Else():
                     m.d.comb += self.releases.valid.eq(is_placed & ~released)
             with m.State("RUN"):
-                m.d.comb += [
-                    bursts.commands.valid.eq(seen & ~empty & ~discard),
-                    self.runs.ready.eq(seen & (empty | discard | bursts.commands.ready)),
-                ]
+                m.d.comb += self.runs.ready.eq(seen & (empty | discard))
                 m.d.sync += [
                     left.eq(run.words),
                     final.eq(run.words == 1),
@@ -167,12 +164,20 @@ class MapWriter(wiring.Component):
                 ]
                 with m.If(~seen):
                     m.d.sync += discard.eq(failed)
-                with m.If(self.runs.ready):
-                    m.next = "WORDS"
+                with m.Else():
+                    m.next = "CUT"
+                    with m.If(discard):
+                        m.next = "WORDS"
                     with m.If(empty):
                         m.next = "EDGES"
-                    with m.Else():
-                        m.d.sync += has_map.eq(~discard)
+            with m.State("CUT"):
+                m.d.comb += [
+                    bursts.commands.valid.eq(1),
+                    self.runs.ready.eq(bursts.commands.ready),
+                ]
+                with m.If(bursts.commands.ready):
+                    m.d.sync += has_map.eq(1)
+                    m.next = "WORDS"
             with m.State("WORDS"):
                 m.d.comb += [
                     beat.valid.eq(self.words.valid & ~discard),
@@ -457,22 +462,22 @@ class CompletionQueue(wiring.Component):
         )
         writer, reader = items.write_port(), items.read_port()
         next_head, next_order = Signal.like(writer.addr), Signal.like(writer.addr)
+        # By the cycle before: what changes any of these then keeps it from being asked for now.
+        has_head, has_order, is_same = Signal(), Signal(), Signal()
         wants_head, wants_order = Signal(), Signal()
         fetched_head, fetched_order = Signal(), Signal()
         m.d.comb += [
             writer.data.eq(item),
             writer.en.eq(put),
-            wants_head.eq(~head_valid & ~fetched_head & (next_head != writer.addr)),
-            wants_order.eq(
-                ~order_valid
-                & ~fetched_order
-                & (next_order != writer.addr)
-                & (~wants_head | (next_order == next_head))
-            ),
+            wants_head.eq(~head_valid & ~fetched_head & has_head),
+            wants_order.eq(~order_valid & ~fetched_order & has_order & (~wants_head | is_same)),
             reader.addr.eq(Mux(wants_head, next_head, next_order)),
             reader.en.eq(wants_head | wants_order),
         ]
         m.d.sync += [
+            has_head.eq(put | (next_head != writer.addr)),
+            has_order.eq(put | (next_order != writer.addr)),
+            is_same.eq(next_order == next_head),
             writer.addr.eq(writer.addr + put),
             next_head.eq(next_head + wants_head),
             next_order.eq(next_order + wants_order),

@@ -48,7 +48,7 @@ def _run_rest(parameters):
 class MapSnapshot(wiring.Component):
     """Clear the bits of closed messages and say what they were (device behaviour, 4.4).
 
-    8 cycles a host word of 64 granules, and 9 a message. A host word and a command wait while the
+    8 cycles a host word of 64 granules, and 10 a message. A host word and a command wait while the
     queue is almost full. What is given out comes in the order run, words, edges, message after
     message: a word every 3 cycles, a message without words in 8.
 
@@ -256,9 +256,10 @@ class MapSnapshot(wiring.Component):
                     with m.Elif(room):
                         m.next = "CLEAR"
             with m.State("EDGES"):
-                m.d.comb += pushes_edges.eq(~run_due[2] & ~push)
+                # Nothing else is pushed in the cycle after.
+                m.d.sync += pushes_edges.eq(~run_due[1])
                 with m.If(pushes_edges & queue.i.ready):
-                    m.d.sync += [ready.eq(room), idle.eq(1)]
+                    m.d.sync += [pushes_edges.eq(0), ready.eq(room), idle.eq(1)]
                     m.next = "IDLE"
         return m
 
