@@ -95,11 +95,11 @@ class TableCommand(wiring.Component):
         number = Signal(range(AGAIN + 1), init=_FIRST)
         numbers = [Signal.like(number, name=f"number_{age}") for age in (1, 2)]
         held = Signal()
-        storing = Signal(2)
+        storing = Signal()
         m.d.sync += [
             numbers[0].eq(number),
             numbers[1].eq(numbers[0]),
-            storing.eq(Cat(held, storing[0])),
+            storing.eq(held),
         ]
         m.d.comb += command.number.eq(Mux(number[-2:].all(), 0, number))
         # The row's number has been there for some cycles when it is commanded.
@@ -125,12 +125,12 @@ class TableCommand(wiring.Component):
         for table, port in ((Table.QP, self.qp), (Table.REGION, self.region)):
             is_kind = Signal(name=f"is_{table.name.lower()}")
             m.d.sync += is_kind.eq(command.kind == table)
+            m.d.sync += port.store.eq(storing & is_kind)
             m.d.comb += [
-                port.held.eq(held & is_kind),
-                port.store.eq(storing[-1] & is_kind),
                 port.number.eq(numbers[-1]),
                 port.data.eq(command.word),
             ]
+        holding = ((self.qp, in_range[Table.QP]), (self.region, in_range[Table.REGION]))
         rings = (self.post_send, self.post_receive)
         m.d.comb += [
             self.row.as_value().eq(command.data),
@@ -150,6 +150,7 @@ class TableCommand(wiring.Component):
             with m.State("IDLE"):
                 with m.If(command.request):
                     m.d.comb += begins.eq(1)
+                    m.d.sync += [port.held.eq(is_in) for port, is_in in holding]
                     m.next = "DONE"
                     with m.If(in_range[Table.QP] | in_range[Table.REGION] | in_range[Table.PORT]):
                         m.d.sync += held.eq(1)
@@ -166,6 +167,7 @@ class TableCommand(wiring.Component):
                 m.d.sync += number.eq(number + 1)
                 with m.If(number == _LAST):
                     m.d.sync += [held.eq(0), number.eq(_FIRST)]
+                    m.d.sync += [port.held.eq(0) for port, _ in holding]
                     m.next = "DONE"
                     with m.If(is_reset):
                         m.d.sync += [ring.valid.eq(1) for ring in rings]

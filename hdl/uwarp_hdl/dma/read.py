@@ -74,7 +74,7 @@ class ReadArbiter(wiring.Component):
 
         # Bursts to AR.
         address_free = ~bus.arvalid | bus.arready
-        burst = chosen_item(turns.turn, [client.bursts.payload for client in self.clients])
+        burst = chosen_item(~turns.away, [client.bursts.payload for client in self.clients])
         # From a register: so no path goes from the bus to a client.
         may = Signal()
         m.d.sync += may.eq(address_free & ~turns.grant & ~self.halt & order.i.ready)

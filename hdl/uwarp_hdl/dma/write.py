@@ -80,7 +80,7 @@ class WriteArbiter(wiring.Component):
         m.d.sync += may.eq(
             address_free & ~grant & ~self.halt & word_order.i.ready & answer_order.i.ready
         )
-        burst = chosen_item(turns.turn, [client.bursts.payload for client in self.clients])
+        burst = chosen_item(~turns.away, [client.bursts.payload for client in self.clients])
         m.d.comb += [
             turns.requests.eq(Cat(client.bursts.valid for client in self.clients)),
             turns.may.eq(may),

@@ -56,14 +56,14 @@ def reached(number, ticket):
 class MapWriter(wiring.Component):
     """Release completions in order; write the maps of those that have one.
 
-    An order without a map takes 2 cycles, one with a map 5 to 7 and its words. Words of the map are
+    An order without a map takes 3 cycles, one with a map 6 to 8 and its words. Words of the map are
     written as soon as the message's payload has been answered; nothing waits for the answer here.
 
     Members
     -------
     orders : In(stream of Order)
-    retired : In(8)
-        Placements answered.
+    retired, retires : In(8), In(1)
+        Placements answered; a strobe with each, as of the placer.
     runs, words, edges : In(streams of map_run_layout, MapWord, EdgeBytes)
         Of each order with a map.
     failed : In(failed_layout)
@@ -82,6 +82,7 @@ class MapWriter(wiring.Component):
             {
                 "orders": In(stream.Signature(Order)),
                 "retired": In(TICKET_WIDTH),
+                "retires": In(1),
                 "runs": In(stream.Signature(map_run_layout(parameters))),
                 "words": In(stream.Signature(MapWord)),
                 "edges": In(stream.Signature(EdgeBytes)),
@@ -114,7 +115,14 @@ class MapWriter(wiring.Component):
         # ``failed`` is right a cycle after the payload is in memory.
         is_placed = Signal()
         was_placed = Signal()
-        m.d.comb += is_placed.eq(self.orders.valid & reached(self.retired, order.ticket))
+        # By the cycle before: it was there; its placement was answered; its is the next.
+        known, is_reached, is_next = Signal(), Signal(), Signal()
+        m.d.sync += [
+            known.eq(self.orders.valid & ~self.orders.ready),
+            is_reached.eq(reached(self.retired, order.ticket)),
+            is_next.eq((order.ticket - self.retired)[:TICKET_WIDTH] == 1),
+        ]
+        m.d.comb += is_placed.eq(known & (is_reached | (is_next & self.retires)))
         m.d.sync += was_placed.eq(is_placed & ~self.orders.ready)
         # The order at hand is taken a cycle after its release.
         released = Signal()
@@ -223,7 +231,7 @@ class CompletionQueue(wiring.Component):
         The number of the last placement.
     mapped : In(1)
         With ``entries``: a map comes with it.
-    retired : In(8)
+    retired, retires : In(8), In(1)
     runs, words, edges : In
     failed : In(failed_layout)
         QPs that have failed: their completions leave with GENERAL_ERR and without a map (8.1).
@@ -256,6 +264,7 @@ class CompletionQueue(wiring.Component):
                 "numbered": In(TICKET_WIDTH),
                 "mapped": In(1),
                 "retired": In(TICKET_WIDTH),
+                "retires": In(1),
                 "runs": In(stream.Signature(map_run_layout(parameters))),
                 "words": In(stream.Signature(MapWord)),
                 "edges": In(stream.Signature(EdgeBytes)),
@@ -312,6 +321,7 @@ class CompletionQueue(wiring.Component):
             writer.orders.payload.eq(order),
             writer.orders.valid.eq(order_valid),
             writer.retired.eq(self.retired),
+            writer.retires.eq(self.retires),
             writer.failed.eq(self.failed),
             writer.hold.eq(self.hold),
             self.fault.eq(writer.fault),

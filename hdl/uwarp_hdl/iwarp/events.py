@@ -117,7 +117,8 @@ class EventUnit(wiring.Component):
             for number, bit in enumerate(select[:-1])
         ]
         moves = Signal()
-        requests = Cat(*(port.valid for port in self.requests), self.terminates.valid)
+        # Not those that are being taken.
+        requests = Cat(*(port.valid & ~port.ready for port in self.requests), self.terminates.valid)
         m.d.comb += [
             is_asked.eq((requests & turn).any()),
             event.type.eq(chosen(owner, types)),
@@ -142,7 +143,7 @@ class EventUnit(wiring.Component):
         m.d.sync += moved.eq(moved[1:])
         decided = Signal()
         for is_chosen, port in zip(owner[:-1], self.requests, strict=True):
-            m.d.comb += port.ready.eq(decided & is_chosen)
+            m.d.sync += port.ready.eq(decided & is_chosen)
         with m.FSM() as fsm:
             with m.State("CHOOSE"):
                 m.d.sync += [owner.eq(turn), select.eq(1)]

@@ -180,7 +180,12 @@ class Queue(wiring.Component):
         put = self.i.valid & self.i.ready
         take = self.o.valid & self.o.ready
         (write, after_write), read, reader = self._memory(
-            m, put, len(_bits(self.i.payload)), ahead=1, domain="comb"
+            m,
+            put,
+            len(_bits(self.i.payload)),
+            ahead=1,
+            enable=self.i.ready if self._bounded else put,
+            domain="comb",
         )
         read_next = _after(read, self._depth)
         self._keep_level(m, put, after_write == read)
@@ -192,9 +197,10 @@ class Queue(wiring.Component):
         with m.Elif(take):
             m.d.sync += self.o.valid.eq(read_next != write)
 
-    def _memory(self, m, store, width, *, ahead=0, **read_port):
+    def _memory(self, m, store, width, *, ahead=0, enable=None, **read_port):
         """The memory with its write port, and its pointers: to the word that is written next, and
-        as many as ``ahead`` after it; and to the oldest one."""
+        as many as ``ahead`` after it; and to the oldest one. It is written with ``enable``, where
+        nothing is kept that is written without ``store``."""
         attributes = {"ram_style": "block"} if self._block else {}
         m.submodules.memory = words = memory.Memory(
             shape=width, depth=self._depth, init=[], attrs=attributes
@@ -210,7 +216,7 @@ class Queue(wiring.Component):
         m.d.comb += [
             writer.addr.eq(writes[0]),
             writer.data.eq(_bits(self.i.payload)),
-            writer.en.eq(store),
+            writer.en.eq(store if enable is None else enable),
             reader.addr.eq(read),
         ]
         with m.If(store):
@@ -220,7 +226,8 @@ class Queue(wiring.Component):
         return writes, read, reader
 
     def _store_in_lut_ram(self, m, store, head_free, back, back_valid, waiting):
-        writes, read, reader = self._memory(m, store, len(back), ahead=2, domain="comb")
+        # The word that is written next is free.
+        writes, read, reader = self._memory(m, store, len(back), ahead=2, enable=1, domain="comb")
         m.d.comb += [back.eq(reader.data), waiting.eq(back_valid)]
         read_next = _after(read, self._depth)
         with m.If(head_free & back_valid):
