@@ -76,7 +76,7 @@ class ReadArbiter(wiring.Component):
         address_free = ~bus.arvalid | bus.arready
         burst = chosen_item(~turns.away, [client.bursts.payload for client in self.clients])
         # From a register: so no path goes from the bus to a client.
-        may = Signal()
+        may = Signal(init=1)
         m.d.sync += may.eq(address_free & ~turns.grant & ~self.halt & order.i.ready)
         m.d.comb += [
             turns.requests.eq(Cat(client.bursts.valid for client in self.clients)),

@@ -76,7 +76,7 @@ class WriteArbiter(wiring.Component):
         address_free = ~bus.awvalid | bus.awready
         grant = turns.grant
         # From a register: so no path goes from the bus to a client.
-        may = Signal()
+        may = Signal(init=1)
         m.d.sync += may.eq(
             address_free & ~grant & ~self.halt & word_order.i.ready & answer_order.i.ready
         )
