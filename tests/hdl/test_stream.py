@@ -321,7 +321,7 @@ def test_depths_are_checked(depth):
     with pytest.raises(ValueError, match="not bounded"):
         Queue(8, 2, bounded=False)
     with pytest.raises(ValueError, match="not eager"):
-        Queue(8, 3, eager=False)
+        Queue(8, 4, eager=False, registered=False)
     with pytest.raises(ValueError, match=f"depth is {depth}"):
         PacketFifo(8, depth)
     gc.collect()

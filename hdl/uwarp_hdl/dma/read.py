@@ -47,7 +47,7 @@ class ReadArbiter(wiring.Component):
     failed : Out(1)
         Strobe: a word of the burst that has just ended was answered with an error.
     halt : In(1)
-        No further burst is granted; those granted run to their end.
+        From the next cycle on no further burst is granted; those granted run to their end.
     idle : Out(1)
         No word is expected from the bus or on its way to a client.
     """

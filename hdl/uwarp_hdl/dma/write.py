@@ -47,7 +47,7 @@ class WriteArbiter(wiring.Component):
     failed : Out(1)
         Strobe: a burst was answered with an error.
     halt : In(1)
-        No further burst is granted; those granted run to their end.
+        From the next cycle on no further burst is granted; those granted run to their end.
     idle : Out(1)
         Nothing is on its way to the bus or unanswered.
     """

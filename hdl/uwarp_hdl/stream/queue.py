@@ -43,7 +43,8 @@ class Queue(wiring.Component):
     earliest: that saves a multiplexer and a register as wide as the item.
 
     If not ``eager``, an item that comes in the cycle in which the only one leaves is offered two
-    cycles later: so whether one is stored does not depend on ``o.ready``.
+    cycles later: so whether one is stored does not depend on ``o.ready``. Of less than 4 items it
+    may then hold one less.
 
     Parameters
     ----------
@@ -85,10 +86,9 @@ class Queue(wiring.Component):
             )
         if not bounded and depth == 2:
             raise ValueError(f"depth is {depth}; not bounded it takes more than 2")
-        if not eager and (depth < 4 or not direct or not registered):
+        if not eager and not (direct and registered):
             raise ValueError(
-                f"depth is {depth}, direct {direct}, registered {registered}; not eager it takes "
-                "4 or more, direct and registered"
+                f"direct is {direct}, registered {registered}; not eager it is to be both"
             )
         self._shape = shape
         self._depth = depth
