@@ -467,8 +467,12 @@ class CompletionQueue(wiring.Component):
         """Items in one block RAM, of which first the order is taken and then the head, each from a
         register. In an empty queue both come at once, 3 cycles after their item."""
         (item, put), (head, head_valid, leaves), (order, order_valid, taken) = given, heads, orders
+        # What is read was written before, and is not being written: as above.
         m.submodules.items = items = memory.Memory(
-            shape=item.shape(), depth=self._depth, init=[], attrs={"ram_style": "block"}
+            shape=item.shape(),
+            depth=self._depth,
+            init=[],
+            attrs={"no_rw_check": 1, "ram_style": "block"},
         )
         writer, reader = items.write_port(), items.read_port()
         next_head, next_order = Signal.like(writer.addr), Signal.like(writer.addr)
