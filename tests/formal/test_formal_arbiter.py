@@ -185,9 +185,12 @@ class WriteProof(wiring.Component):
             m.d.comb += Assert(
                 Cat(bus.awaddr[:2], bus.awlen[0]) == Cat(address, owner), BURST_ORDER
             )
+        # A burst that is granted just when the words before it have gone waits a cycle longer.
+        was_at_head = Signal()
+        m.d.sync += was_at_head.eq(at_head["words"])
         with m.If(at_head["words"]):
             m.d.comb += Assert(~(taken_from & (1 << ~owner)).any(), WRONG_CLIENT)
-            with m.If((self.beats >> owner)[0] & (held < 2)):
+            with m.If(was_at_head & (self.beats >> owner)[0] & (held < 2)):
                 m.d.comb += Assert(word, NO_WORD)
         with m.If(bus.wvalid & at_head["w"]):
             m.d.comb += Assert(bus.wdata[0] == owner, WORD_ORDER)
@@ -209,12 +212,18 @@ class WriteProof(wiring.Component):
             m.d.comb += Assert((done >> owner)[0], WRONG_ANSWER)
 
         room = (waiting["answer"] < write_unit.OUTSTANDING) & ~self.halt
-        # Whose turn it is was decided in the cycle before.
+        # Whose turn it is, and whether there may be a grant, was decided in the cycle before.
         waited = Signal(CLIENTS)
-        m.d.sync += waited.eq(self.bursts & ~granted_to)
-        with m.If(waited.any() & (~bus.awvalid | bus.awready) & room):
+        could, was_granted, was_halted = Signal(), Signal(), Signal()
+        m.d.sync += [
+            waited.eq(self.bursts & ~granted_to),
+            was_granted.eq(granted),
+            was_halted.eq(self.halt),
+            could.eq((~bus.awvalid | bus.awready) & room & ~granted & ~was_granted),
+        ]
+        with m.If(waited.any() & could):
             m.d.comb += Assert(granted, NO_GRANT)
-        with m.If(self.halt):
+        with m.If(self.halt & was_halted):
             m.d.comb += Assert(~granted, "a burst is granted during halt")
         m.d.comb += [
             Assert(waiting["answer"] <= write_unit.OUTSTANDING, "too many bursts"),

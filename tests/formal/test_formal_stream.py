@@ -28,12 +28,16 @@ def test_skid(tmp_path):
         (4, {}, 15),
         (2, {"direct": False}, 15),
         (3, {"registered": False}, 15),
+        (4, {"eager": False}, 13),
     ],
 )
 def test_queue(tmp_path, depth, options, cycles):
     """Each has its own store: registers, an odd ring, an even one, block RAM, LUT RAM alone."""
     unit = Queue(WIDTH, depth, **options)
-    proof = BufferProof(unit, room=depth, most=depth, delay=0 if options.get("direct", True) else 2)
+    delay = 0 if options.get("direct", True) else 2
+    if not options.get("eager", True):
+        delay = 1
+    proof = BufferProof(unit, room=depth, most=depth, delay=delay)
     prove(proof, tmp_path, cycles=cycles)
 
 

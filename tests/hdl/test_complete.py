@@ -474,10 +474,10 @@ def test_moderation(seed):
                 await pass_time(ctx, 1, where)
             cq = rng.choice(list(cqs))
             state = cqs[cq]
-            action = rng.choices(("row", "arm", "complete", "wait", "reset"), (4, 4, 9, 2, 0.3))[0]
+            action = rng.choices(("row", "arm", "complete", "wait", "reset"), (6, 4, 9, 2, 0.3))[0]
             if action == "row":
                 state.count = rng.choice((0, 1, 2, 2, 3, 5, 0xFFFF))
-                if state.armed and state.new and rng.random() < 0.5:
+                if state.armed and state.new and rng.random() < 0.8:
                     state.count = rng.randint(1, state.new)
                 state.ticks = rng.choice((0, 1, 1, 2, 2, 3, 9, 0x8001, 0xFFFF))
                 row = state.ticks << 16 | state.count
@@ -566,7 +566,8 @@ def test_many_timers(n_cq):
 
 @pytest.mark.parametrize("doorbells", (False, True))
 def test_rate(doorbells):
-    """A client that reserves and completes: a CQE every 12 cycles, whatever doorbells come."""
+    """A client that reserves and completes: a CQE every 12 cycles, whatever doorbells come, and of
+    those one every 13."""
     dut = CompletionUnit(PARAMETERS)
     memory = HostMemory(dut.write, random.Random(0), stall=0, latency=200)
     total = 100
@@ -598,7 +599,7 @@ def test_rate(doorbells):
 
     simulate(dut, reserve, finish, background=(memory.process, ring), cycles=3000)
     assert took <= 12 * total, f"{took} cycles for {total} CQEs"
-    assert not doorbells or rung >= total
+    assert not doorbells or 13 * rung >= took
 
 
 def test_latency():

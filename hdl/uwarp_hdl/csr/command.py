@@ -95,18 +95,19 @@ class TableCommand(wiring.Component):
         number = Signal(range(AGAIN + 1), init=_FIRST)
         numbers = [Signal.like(number, name=f"number_{age}") for age in (1, 2)]
         held = Signal()
-        storing = Signal(2)
+        storing = Signal()
         m.d.sync += [
             numbers[0].eq(number),
             numbers[1].eq(numbers[0]),
-            storing.eq(Cat(held, storing[0])),
+            storing.eq(held),
         ]
         m.d.comb += command.number.eq(Mux(number[-2:].all(), 0, number))
-        in_range = {
-            table: (command.kind == table) & (command.row < depth)
-            for table, depth in self._depths.items()
-        }
-        enable = Signal()
+        # The row's number has been there for some cycles when it is commanded.
+        in_range = {}
+        for table, depth in self._depths.items():
+            in_range[table] = Signal(name=f"in_{table.name.lower()}")
+            m.d.sync += in_range[table].eq((command.kind == table) & (command.row < depth))
+        begins = Signal()
         is_reset = Signal()
         m.d.sync += is_reset.eq((command.kind == Table.QP) & (self.qp.row.state == QpState.RESET))
         for table, port in (
@@ -118,18 +119,18 @@ class TableCommand(wiring.Component):
             m.d.comb += [
                 port.index.eq(command.row),
                 port.row.as_value().eq(command.data),
-                port.enable.eq(enable & in_range[table]),
             ]
+            m.d.sync += port.enable.eq(begins & in_range[table])
         m.d.comb += [self.group.number.eq(numbers[-1]), self.group.data.eq(command.word)]
         for table, port in ((Table.QP, self.qp), (Table.REGION, self.region)):
             is_kind = Signal(name=f"is_{table.name.lower()}")
             m.d.sync += is_kind.eq(command.kind == table)
+            m.d.sync += port.store.eq(storing & is_kind)
             m.d.comb += [
-                port.held.eq(held & is_kind),
-                port.store.eq(storing[-1] & is_kind),
                 port.number.eq(numbers[-1]),
                 port.data.eq(command.word),
             ]
+        holding = ((self.qp, in_range[Table.QP]), (self.region, in_range[Table.REGION]))
         rings = (self.post_send, self.post_receive)
         m.d.comb += [
             self.row.as_value().eq(command.data),
@@ -148,7 +149,8 @@ class TableCommand(wiring.Component):
         with m.FSM():
             with m.State("IDLE"):
                 with m.If(command.request):
-                    m.d.comb += enable.eq(1)
+                    m.d.comb += begins.eq(1)
+                    m.d.sync += [port.held.eq(is_in) for port, is_in in holding]
                     m.next = "DONE"
                     with m.If(in_range[Table.QP] | in_range[Table.REGION] | in_range[Table.PORT]):
                         m.d.sync += held.eq(1)
@@ -165,6 +167,7 @@ class TableCommand(wiring.Component):
                 m.d.sync += number.eq(number + 1)
                 with m.If(number == _LAST):
                     m.d.sync += [held.eq(0), number.eq(_FIRST)]
+                    m.d.sync += [port.held.eq(0) for port, _ in holding]
                     m.next = "DONE"
                     with m.If(is_reset):
                         m.d.sync += [ring.valid.eq(1) for ring in rings]

@@ -95,12 +95,15 @@ class DoorbellPages(wiring.Component):
         in_range = (page_ahead >= 0) & (page_ahead < self._parameters.n_qp)
         offset = access.ahead[2:_PAGE_LOG2]
         rings = {doorbell: Signal(name=doorbell.name.lower()) for doorbell in Doorbell}
-        with m.If(access.begins):
+        # What an access would ring is found before it begins. It has, and is not carried out yet:
+        begun = Signal()
+        with m.If(~access.request):
             m.d.sync += page.eq(page_ahead)
             for doorbell, signal in rings.items():
                 m.d.sync += signal.eq(in_range & (offset == doorbell.value >> 2))
         arm, solicited = rings[Doorbell.CQ_ARM], rings[Doorbell.CQ_ARM_SOLICITED]
         waits = Signal()
+        m.d.sync += begun.eq(access.begins | (begun & waits))
         m.d.sync += access.done.eq(access.request & ~access.done & ~waits)
         held = {}
         for name, layout, post, number, doorbells in (
@@ -122,14 +125,14 @@ class DoorbellPages(wiring.Component):
         ):
             item = Signal(layout, name=f"{name}_item")
             out = getattr(self, name)
-            rung = Cat(rings[doorbell] for doorbell in doorbells).any()
+            rung = begun & Cat(rings[doorbell] for doorbell in doorbells).any()
             held[name] = item
             m.d.comb += post.ready.eq(~out.valid)
             with m.If(~out.valid):
                 m.d.sync += [
                     out.valid.eq(Mux(rung, ~self.busy, post.valid)),
                     item.number.eq(Mux(rung, page, number)),
-                    # Of a post it is not looked at.
+                    # Of a post it is not looked at, nor is ``arm``.
                     item.index.eq(access.data),
                     *(
                         item[field].eq(post.p[field] & ~rung)
@@ -139,15 +142,11 @@ class DoorbellPages(wiring.Component):
                 ]
                 if name == "completion":
                     m.d.sync += [item.arm.eq(arm | solicited), item.solicited.eq(solicited)]
-                with m.If(rung):
-                    m.d.sync += [rings[doorbell].eq(0) for doorbell in doorbells]
             with m.Else():
                 with m.If(out.ready):
                     m.d.sync += out.valid.eq(0)
                 with m.If(rung):
                     m.d.comb += waits.eq(~self.busy)
-                    with m.If(self.busy):
-                        m.d.sync += [rings[doorbell].eq(0) for doorbell in doorbells]
         for name in ("send", "receive"):
             ring, item = getattr(self, name).p, held[name]
             m.d.comb += [

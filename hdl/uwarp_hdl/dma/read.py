@@ -8,9 +8,9 @@
                                         |
     clients[*].beats  <-------- R register <----------------- R
 
-One burst is granted a cycle, one word a cycle comes back. From a burst to AR: 1 cycle if it is that
-of the client ``parked`` and no other waits, 2 for others; from R to a client's word: 1 cycle. Up to
-``OUTSTANDING`` bursts wait for their words.
+One burst is granted every second cycle, one word a cycle comes back. From a burst to AR: 1 cycle if
+it is that of the client ``parked`` and no other waits, 2 for others; from R to a client's word: 1
+cycle. Up to ``OUTSTANDING`` bursts wait for their words.
 """
 
 from amaranth.hdl import Cat, Module, Mux, Signal
@@ -47,7 +47,7 @@ class ReadArbiter(wiring.Component):
     failed : Out(1)
         Strobe: a word of the burst that has just ended was answered with an error.
     halt : In(1)
-        No further burst is granted; those granted run to their end.
+        From the next cycle on no further burst is granted; those granted run to their end.
     idle : Out(1)
         No word is expected from the bus or on its way to a client.
     """
@@ -69,22 +69,25 @@ class ReadArbiter(wiring.Component):
         m = Module()
         m.submodules.turns = turns = Turns(self._count, self._parked)
         # A bit for each client: that takes no decoder, and up to four no more LUT RAM.
-        m.submodules.order = order = Queue(self._count, OUTSTANDING)
+        m.submodules.order = order = Queue(self._count, OUTSTANDING, eager=False)
         bus = self.bus
 
         # Bursts to AR.
         address_free = ~bus.arvalid | bus.arready
-        burst = chosen_item(turns.turn, [client.bursts.payload for client in self.clients])
+        burst = chosen_item(~turns.away, [client.bursts.payload for client in self.clients])
+        # From a register: so no path goes from the bus to a client.
+        may = Signal(init=1)
+        m.d.sync += may.eq(address_free & ~turns.grant & ~self.halt & order.i.ready)
         m.d.comb += [
             turns.requests.eq(Cat(client.bursts.valid for client in self.clients)),
-            turns.may.eq(address_free & ~self.halt & order.i.ready),
+            turns.may.eq(may),
             order.i.payload.eq(turns.turn),
             order.i.valid.eq(turns.grant),
             bus.arsize.eq(SIZE_8_OCTETS),
             bus.arburst.eq(INCR),
         ]
         for is_its, client in zip(turns.turn, self.clients, strict=True):
-            m.d.comb += client.bursts.ready.eq(turns.may & is_its)
+            m.d.comb += client.bursts.ready.eq(may & is_its)
         with m.If(address_free):
             m.d.sync += [
                 bus.arvalid.eq(turns.grant),
@@ -115,5 +118,5 @@ class ReadArbiter(wiring.Component):
         for index, client in enumerate(self.clients):
             m.d.comb += [client.beats.payload.eq(beat), client.beats.valid.eq(valid[index])]
 
-        m.d.comb += self.idle.eq(~bus.arvalid & ~order.o.valid & ~valid.any())
+        m.d.comb += self.idle.eq(~bus.arvalid & ~order.o.valid & ~valid.any() & ~(self.halt & may))
         return m

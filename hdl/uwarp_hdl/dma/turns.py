@@ -1,6 +1,6 @@
 """Whose burst may be granted, decided in the cycle before."""
 
-from amaranth.hdl import Cat, Module, Signal
+from amaranth.hdl import Cat, Const, Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -27,8 +27,8 @@ class Turns(wiring.Component):
     requests : In(count)
     may : In(1)
         A request can be granted.
-    turn : Out(count)
-        One bit is set.
+    turn, away : Out(count)
+        One bit is set; all others are, from registers of their own for what many bits depend on.
     grant : Out(1)
         The request of the one whose turn it is is granted.
     """
@@ -43,6 +43,7 @@ class Turns(wiring.Component):
                 "requests": In(count),
                 "may": In(1),
                 "turn": Out(count, init=1 << parked),
+                "away": Out(count, init=~(1 << parked) & (1 << count) - 1),
                 "grant": Out(1),
             }
         )
@@ -58,9 +59,10 @@ class Turns(wiring.Component):
             others.requests.eq(self.requests & ~self.turn),
             others.advance.eq(moves & others.valid),
         ]
-        with m.If(moves):
-            with m.If(others.valid):
-                m.d.sync += self.turn.eq(Cat(others.index == index for index in range(self._count)))
-            with m.Elif(~asks):
-                m.d.sync += self.turn.eq(1 << self._parked)
+        for following, enable in (
+            (Cat(others.index == index for index in range(self._count)), others.valid),
+            (Const(1 << self._parked, self._count), ~others.valid & ~asks),
+        ):
+            with m.If(moves & enable):
+                m.d.sync += [self.turn.eq(following), self.away.eq(~following)]
         return m

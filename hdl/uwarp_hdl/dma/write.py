@@ -9,11 +9,12 @@
     clients[*].beats  ----------------> mux -> W queue of two --> W
     clients[*].done   <--------------------------------+-------- B
 
-One burst is granted a cycle, and one word leaves a cycle without a gap between bursts, whichever
-clients they are of. Whether a word is taken does not depend on the bus in the same cycle. AW runs
-ahead of W; up to ``OUTSTANDING`` bursts wait for their answers. From a burst to AW: 1 cycle if it
-is the first client's and no other waits, 2 for others; from a word to W: 1 cycle, and not before
-the cycle after its burst was granted; from B to ``done``: 1 cycle.
+One burst is granted every second cycle, and one word leaves a cycle without a gap between bursts of
+two words or more, whichever clients they are of. Whether a burst or a word is taken does not depend
+on the bus in the same cycle. AW runs ahead of W; up to ``OUTSTANDING`` bursts wait for their
+answers. From a burst to AW: 1 cycle if it is the first client's and no other waits, 2 for others;
+from a word to W: 1 cycle, and not before the cycle after its burst was granted (two later, if that
+was the cycle in which the last word of the only burst left); from B to ``done``: 1 cycle.
 """
 
 from amaranth.hdl import Cat, Module, Signal
@@ -46,7 +47,7 @@ class WriteArbiter(wiring.Component):
     failed : Out(1)
         Strobe: a burst was answered with an error.
     halt : In(1)
-        No further burst is granted; those granted run to their end.
+        From the next cycle on no further burst is granted; those granted run to their end.
     idle : Out(1)
         Nothing is on its way to the bus or unanswered.
     """
@@ -67,17 +68,22 @@ class WriteArbiter(wiring.Component):
         m = Module()
         m.submodules.turns = turns = Turns(self._count)
         # A bit for each client: that takes no decoder, and up to four no more LUT RAM.
-        m.submodules.word_order = word_order = Queue(self._count, OUTSTANDING)
-        m.submodules.answer_order = answer_order = Queue(self._count, OUTSTANDING)
+        m.submodules.word_order = word_order = Queue(self._count, OUTSTANDING, eager=False)
+        m.submodules.answer_order = answer_order = Queue(self._count, OUTSTANDING, eager=False)
         bus = self.bus
 
         # Bursts to AW.
         address_free = ~bus.awvalid | bus.awready
         grant = turns.grant
-        burst = chosen_item(turns.turn, [client.bursts.payload for client in self.clients])
+        # From a register: so no path goes from the bus to a client.
+        may = Signal(init=1)
+        m.d.sync += may.eq(
+            address_free & ~grant & ~self.halt & word_order.i.ready & answer_order.i.ready
+        )
+        burst = chosen_item(~turns.away, [client.bursts.payload for client in self.clients])
         m.d.comb += [
             turns.requests.eq(Cat(client.bursts.valid for client in self.clients)),
-            turns.may.eq(address_free & ~self.halt & word_order.i.ready & answer_order.i.ready),
+            turns.may.eq(may),
             word_order.i.payload.eq(turns.turn),
             word_order.i.valid.eq(grant),
             answer_order.i.payload.eq(turns.turn),
@@ -86,7 +92,7 @@ class WriteArbiter(wiring.Component):
             bus.awburst.eq(INCR),
         ]
         for is_its, client in zip(turns.turn, self.clients, strict=True):
-            m.d.comb += client.bursts.ready.eq(turns.may & is_its)
+            m.d.comb += client.bursts.ready.eq(may & is_its)
         with m.If(address_free):
             m.d.sync += [
                 bus.awvalid.eq(grant),
@@ -121,5 +127,7 @@ class WriteArbiter(wiring.Component):
             is_client = bus.bvalid & answer_order.o.valid & answer_order.o.payload[index]
             m.d.sync += [client.done.eq(is_client), client.error.eq(is_client & bus.bresp[1])]
 
-        m.d.comb += self.idle.eq(~bus.awvalid & ~answer_order.o.valid & ~answering)
+        m.d.comb += self.idle.eq(
+            ~bus.awvalid & ~answer_order.o.valid & ~answering & ~(self.halt & may)
+        )
         return m

@@ -75,10 +75,7 @@ class BurstSplitter(wiring.Component):
         block = Signal(61 - _BLOCK_LOG2)
         first = Signal(_BLOCK_LOG2)
         last = Signal(_BLOCK_LOG2)
-        # Counted from the first block on.
-        number = Signal(self._blocks_width)
-        final_number = Signal(self._blocks_width)
-        number_next = number + 1
+        left = Signal(self._blocks_width)  # blocks after this one
         end_number = self.commands.payload.end[_BLOCK_LOG2:][: self._blocks_width]
         m.d.comb += [
             self.bursts.valid.eq(active),
@@ -90,8 +87,8 @@ class BurstSplitter(wiring.Component):
             m.d.sync += [
                 block.eq(block + 1),
                 first.eq(0),
-                number.eq(number_next),
-                self.final.eq(number_next == final_number),
+                left.eq(left - 1),
+                self.final.eq(left == 1),
                 active.eq(~self.final),
             ]
         with m.If(self.commands.valid & self.commands.ready):
@@ -99,8 +96,7 @@ class BurstSplitter(wiring.Component):
                 active.eq(1),
                 Cat(first, block).eq(self.commands.payload.word),
                 last.eq(self.commands.payload.end),
-                number.eq(0),
-                final_number.eq(end_number),
+                left.eq(end_number),
                 self.final.eq(end_number == 0),
             ]
         return m

@@ -14,15 +14,16 @@ Every two cycles an operation (doorbell, reservation, release, slot for a CQE, t
 
     cycle 0 (even)   chosen; its CQ's state is read
           1 (odd)    the state comes; that of the operation before is written
-          2 (even)   carried out; the next is chosen
-          3 (odd)    answer, slot and burst of the CQE; written, with what follows from it
+          2 (even)   answer of a reservation; carried out; the next is chosen
+          3 (odd)    slot and burst of the CQE; written, with what follows from it
           4 to 11    words of the CQE
 
 One that follows an operation of the same CQ at once is read again, and takes two cycles more. In an
-idle unit every cycle is even. A reservation is answered, and the burst of a CQE offered,
-3 cycles after it is asked for in an idle unit, 4 if the CQE is not the first client's. Writing a
-CQE takes 8 cycles, beside the operations. An interrupt fires when the CQE that causes it is in
-memory (its write answered).
+idle unit every cycle is even. A reservation, which is chosen in the cycle after it came, is
+answered, and the burst of a CQE offered, 3 cycles after it is asked for in an idle unit, 4 if the
+CQE is not the first client's. Writing a CQE takes 8 cycles, beside the operations. A timer takes
+two operations, the second at once behind the first. An interrupt fires when the CQE that causes it
+is in memory (its write answered).
 """
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
@@ -197,8 +198,9 @@ class CompletionUnit(wiring.Component):
 
         # Choice, in even cycles: the favoured one, if it has asked for a cycle, or else the first
         # in the order of the latencies that matter. One that asks is favoured in its turn, until
-        # it is served. Reservations and the first client's completions are chosen in the cycle in
-        # which they come; of the others one is picked in each cycle for the next.
+        # it is served. The first client's completions are chosen in the cycle in which they come,
+        # reservations in the one after; of the others one is picked in each cycle for the next, if
+        # it may be chosen in both.
         is_odd = Signal()
         slot = Signal(Slot)
         slot_valid = Signal()
@@ -209,9 +211,24 @@ class CompletionUnit(wiring.Component):
         chosen_in_range = Signal()
         completing, crediting = chosen[:clients], chosen[clients : 2 * clients]
         ringing, timing = chosen[-2], chosen[-1]
-        credit_requests = [port.requests for port in self.credits]
         completion_requests = [port.requests for port in self.completions]
-        streams = (*completion_requests, *credit_requests, self.doorbells, timers.due)
+        # Of a client's credit request a copy, by the cycle before. What it is about stays until it
+        # is carried out, the request itself does not.
+        picked = Signal(count)
+        credit_layout = data.StructLayout({"valid": 1, "in_range": 1, "cq": width, "release": 1})
+        credit_requests = [
+            Signal(credit_layout, name=f"credit_request_{index}") for index in range(clients)
+        ]
+        for index, request in enumerate(credit_requests):
+            given = self.credits[index].requests
+            m.d.sync += [
+                request.valid.eq(given.valid & ~given.ready),
+                request.cq.eq(given.p.cq),
+                request.in_range.eq(given.p.cq[width:] == 0),
+            ]
+            with m.If(~(crediting[index] | picked[clients + index])):
+                m.d.sync += request.release.eq(given.p.operation == CreditOperation.RELEASE)
+        streams = (*completion_requests, self.doorbells, timers.due)
         offered = Signal(count)
         # By the cycle before, in which the one that is carried out now was chosen.
         may = Signal(count)
@@ -219,12 +236,14 @@ class CompletionUnit(wiring.Component):
         favoured = Signal(count, init=1)
         may_complete = notices.has_room & ~slot_valid & ~completing.any()
         m.d.comb += [
-            offered.eq(Cat(item.valid for item in streams)),
+            offered.eq(
+                Cat(item.valid for item in (*completion_requests, *credit_requests, *streams[-2:]))
+            ),
             may_next.eq(
                 Cat(
                     may_complete.replicate(clients),
                     *(
-                        ~is_served & ~(port.granted.valid & ~port.granted.ready)
+                        ~is_served & ~port.granted.valid
                         for port, is_served in zip(self.credits, crediting, strict=True)
                     ),
                     notices.has_room & ~ringing,
@@ -244,19 +263,21 @@ class CompletionUnit(wiring.Component):
 
         # Of each request: the CQ's number and, above it, whether there is one.
         numbers = [Cat(item.p.cq[:width], item.p.cq[width:] == 0) for item in streams]
+        numbers[clients:clients] = [Cat(item.cq, item.in_range) for item in credit_requests]
         prompt = [0, *range(clients, 2 * clients)]
         patient = [index for index in range(count) if index not in prompt]
-        picked = Signal(count)
         picked_cq = Signal(width + 1)
         m.d.sync += [picked.eq(0), picked_cq.eq(numbers[patient[-1]])]
         for index in reversed(patient):
-            with m.If(offered[index] & allowed[index]):
+            with m.If(offered[index] & may[index]):
                 m.d.sync += [picked.eq(1 << index), picked_cq.eq(numbers[index])]
-        # What was read is out of date: the same is chosen once more.
+        # What was read is out of date: the same is chosen once more. So is, to be carried out next
+        # of all, what is looked at before.
         is_stale = Signal()
-        with m.If(is_stale):
+        looks = Signal()
+        with m.If(is_stale | (is_odd & looks)):
             m.d.sync += [
-                may.eq(0),
+                may.eq(chosen),
                 picked.eq(chosen),
                 picked_cq.eq(Cat(chosen_cq, chosen_in_range)),
             ]
@@ -265,13 +286,13 @@ class CompletionUnit(wiring.Component):
         choice_cq = Signal(width + 1)
         m.d.comb += [
             requests.eq(Cat(offered[index] & may[index] for index in prompt)),
-            first.eq(picked),
+            first.eq(picked & may),
             choice_cq.eq(picked_cq),
         ]
         for place, index in reversed(list(enumerate(prompt))):
             with m.If(requests[place]):
                 m.d.comb += [first.eq(1 << index), choice_cq.eq(numbers[index])]
-        choose = (requests.any() | picked.any()) & ~self.busy
+        choose = (requests.any() | (picked & may).any()) & ~self.busy
         # The odd cycle after an operation writes its CQ's state, whether or not one follows.
         m.d.sync += is_odd.eq(~is_odd & (choose | chosen_valid))
         with m.If(~is_odd):
@@ -282,26 +303,38 @@ class CompletionUnit(wiring.Component):
             ]
         with m.If(is_stale):
             m.d.sync += [chosen_valid.eq(0), chosen.eq(0)]
-        # Requests stay until they are carried out.
+        # Requests stay until they are carried out, those for credits until they are answered.
         execute = Signal()
         m.d.comb += execute.eq(chosen_valid & ~is_odd)
         doorbell = self.doorbells.p
-        # A row of the moderation table is carried out twice: it is written, and then looked at.
-        recorded = Signal()
-        records = ringing & doorbell.moderate & ~recorded
-        for index, item in enumerate(streams):
-            m.d.comb += item.ready.eq(chosen[index] & ~is_odd)
-        with m.If(records):
-            m.d.comb += self.doorbells.ready.eq(0)
+        # A row of the moderation table is carried out three times: it is written, then it is looked
+        # whether it fires, and then it does. A timer is carried out twice.
+        recorded, looked = Signal(), Signal()
+        unrecorded = Signal()
+        m.d.sync += unrecorded.eq(doorbell.moderate & ~recorded & ~looked)
+        records = ringing & unrecorded
+        m.d.comb += looks.eq((timing | (ringing & doorbell.moderate & recorded)) & ~looked)
+        ready = chosen & (~is_odd).replicate(count)
+        for item, is_ready in zip(completion_requests, ready, strict=False):
+            m.d.comb += item.ready.eq(is_ready)
+        m.d.comb += [
+            self.doorbells.ready.eq(ready[-2] & ~records & ~looks),
+            timers.due.ready.eq(ready[-1] & ~looks),
+        ]
         with m.If(execute):
-            m.d.sync += recorded.eq(records | recorded & ~ringing)
+            m.d.sync += [recorded.eq(records | recorded & ~ringing), looked.eq(looks)]
+        retried = Signal()
+        m.d.sync += retried.eq(is_stale | (retried & ~is_odd))
+        for port, is_chosen in zip(self.credits, crediting, strict=True):
+            m.d.comb += port.requests.ready.eq(is_chosen & is_odd & ~retried)
         # What the operation is, found in its odd cycle: 0 but when it is carried out.
-        names = ("reserves", "releases", "completes", "consumes", "arms", "moderates")
-        operations = [Signal(name=name) for name in (*names, "resets", "expires")]
-        reserves, releases, completes, consumes, arms, moderates, resets, expires = operations
+        names = ("reserves", "releases", "completes", "consumes", "arms", "moderates", "resets")
+        operations = [Signal(name=name) for name in (*names, "expires", "confirms")]
+        reserves, releases, completes, consumes, arms, moderates, resets = operations[: len(names)]
+        expires, confirms = operations[len(names) :]
         urgent = Signal()
         moves_consumer = ringing & ~doorbell.moderate & ~doorbell.reset
-        gives_back = Cat(item.p.operation == CreditOperation.RELEASE for item in credit_requests)
+        gives_back = Cat(item.release for item in credit_requests)
         calls = Cat(item.p.urgent for item in completion_requests)
         m.d.sync += [
             reserves.eq(is_odd & (crediting & ~gives_back).any() & chosen_in_range),
@@ -309,9 +342,10 @@ class CompletionUnit(wiring.Component):
             completes.eq(is_odd & completing.any() & chosen_in_range),
             consumes.eq(is_odd & moves_consumer),
             arms.eq(is_odd & moves_consumer & doorbell.arm),
-            moderates.eq(is_odd & ringing & doorbell.moderate & recorded),
+            moderates.eq(is_odd & ringing & doorbell.moderate & recorded & ~looked),
             resets.eq(is_odd & ringing & doorbell.reset & ~doorbell.moderate),
-            expires.eq(is_odd & timing),
+            expires.eq(is_odd & timing & ~looked),
+            confirms.eq(is_odd & looked),
             urgent.eq((completing & calls).any()),
         ]
         with m.If(is_stale):
@@ -334,8 +368,10 @@ class CompletionUnit(wiring.Component):
         outlook_next = Signal(_Outlook)
         written_cq = Signal(width)
         written_valid = Signal()
+        is_same = equal(m, written_cq, chosen_cq)
         m.d.comb += [
-            is_stale.eq(is_late & chosen_valid & (written_cq == chosen_cq)),
+            # A look changes nothing of what is read at once for what it was for.
+            is_stale.eq(is_late & chosen_valid & is_same & ~looked),
             get.addr.eq(choice_cq),
             get.en.eq(~is_odd & ~self.busy),
             put.addr.eq(Mux(self.busy, sweep[:width], written_cq)),
@@ -390,19 +426,22 @@ class CompletionUnit(wiring.Component):
         )
         is_distant = carries.distance.any()
         wraps = carries.produced & ~written.occupied.any()
-        # What does not come with a CQE fires in the cycle after the operation. New moderation
-        # leaves the number of CQEs as it is. Of a timer: neither armed anew nor moderated anew
-        # since it was looked at.
+        # What is armed anew fires in the cycle after the operation, what new moderation or a timer
+        # lets fire does in the operation after. New moderation leaves the number of CQEs as it is.
+        # Of a timer: neither armed anew nor moderated anew since it was looked at.
         waits = written.begun & ~written.solicited
         is_at_count = equal(m, written.turn, moderation.count)
-        is_over = (carries.moderated & outlook_next.ripe & ~is_at_count) | (
-            carries.expired
-            & moderation.ticks.any()
-            & equal(m, Cat(written.first, moderation.ticks), due)
-        )
-        fires_late = carries.armed & (
-            (carries.arms & (written.occupied.any() | is_distant)) | (waits & is_over)
-        )
+        is_due_still = equal(m, Cat(written.first, moderation.ticks), due)
+        is_over = Signal()
+        with m.If(is_late):
+            m.d.sync += is_over.eq(
+                waits
+                & (
+                    (carries.moderated & outlook_next.ripe & ~is_at_count)
+                    | (carries.expired & moderation.ticks.any() & is_due_still)
+                )
+            )
+        fires_late = carries.arms & (written.occupied.any() | is_distant)
         m.d.comb += [
             outlook_next.armed.eq(carries.armed & ~fires_late),
             outlook_next.far.eq(
@@ -422,7 +461,7 @@ class CompletionUnit(wiring.Component):
         m.d.comb += [
             timers.tick.eq(tick),
             timers.fetch.eq(is_odd),
-            timers.set.eq((self.busy & ~sweep[-1]) | (begins & doorbell.moderate & ~recorded)),
+            timers.set.eq((self.busy & ~sweep[-1]) | (is_odd & records)),
             timers.row_cq.eq(put_ring.addr),
             timers.row.eq(Mux(self.busy, 0, doorbell.row.as_value())),
         ]
@@ -481,7 +520,9 @@ class CompletionUnit(wiring.Component):
             carries_next.moderated.eq(moderates),
             carries_next.expired.eq(expires),
         ]
-        fires = produces & outlook.armed & (urgent | ~state.solicited & outlook.ripe)
+        fires = outlook.armed & (
+            (produces & (urgent | ~state.solicited & outlook.ripe)) | (confirms & is_over)
+        )
         m.d.comb += [
             state_next.solicited.eq(Mux(arms, doorbell.solicited, state.solicited)),
             state_next.begun.eq(produces | state.begun & ~arms),
@@ -497,11 +538,16 @@ class CompletionUnit(wiring.Component):
         with m.If(resets):
             m.d.sync += [written.eq(0), carries.eq(0)]
 
+        # Whether a slot is given is told straight from the memories, before it is taken.
         for index, port in enumerate(self.credits):
             with m.If(port.granted.ready):
                 m.d.sync += port.granted.valid.eq(0)
-            with m.If(~is_odd & crediting[index] & ~releases):
-                m.d.sync += [port.granted.valid.eq(1), port.granted.payload.eq(gives)]
+            with m.If(is_odd & crediting[index]):
+                m.d.sync += port.granted.payload.eq(
+                    get_ring.data.valid & ~get.data.outlook.full & chosen_in_range
+                )
+                with m.If(~gives_back[index] & ~is_stale):
+                    m.d.sync += port.granted.valid.eq(1)
 
         # Slots to the writer.
         m.d.comb += [writer.slots.payload.eq(slot), writer.slots.valid.eq(slot_valid)]

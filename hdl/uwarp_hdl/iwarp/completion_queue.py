@@ -17,7 +17,6 @@ from uwarp.contract import BURST_WORDS, CqeFlag, Parameters, Status
 from ..choice import word_after
 from ..interfaces import CompletionSignature, WriteClientSignature
 from ..layouts import CQE_LAYOUT
-from ..stream.ports import keep_apart
 from ..stream.queue import Queue
 from .burst import WriteBursts
 from .cqe_writer import CQE_WORDS
@@ -57,14 +56,14 @@ def reached(number, ticket):
 class MapWriter(wiring.Component):
     """Release completions in order; write the maps of those that have one.
 
-    An order without a map takes 2 cycles, one with a map 5 or 6 and its words. Words of the map are
+    An order without a map takes 3 cycles, one with a map 6 to 8 and its words. Words of the map are
     written as soon as the message's payload has been answered; nothing waits for the answer here.
 
     Members
     -------
     orders : In(stream of Order)
-    retired : In(8)
-        Placements answered.
+    retired, retires : In(8), In(1)
+        Placements answered; a strobe with each, as of the placer.
     runs, words, edges : In(streams of map_run_layout, MapWord, EdgeBytes)
         Of each order with a map.
     failed : In(failed_layout)
@@ -83,6 +82,7 @@ class MapWriter(wiring.Component):
             {
                 "orders": In(stream.Signature(Order)),
                 "retired": In(TICKET_WIDTH),
+                "retires": In(1),
                 "runs": In(stream.Signature(map_run_layout(parameters))),
                 "words": In(stream.Signature(MapWord)),
                 "edges": In(stream.Signature(EdgeBytes)),
@@ -115,7 +115,14 @@ class MapWriter(wiring.Component):
         # ``failed`` is right a cycle after the payload is in memory.
         is_placed = Signal()
         was_placed = Signal()
-        m.d.comb += is_placed.eq(self.orders.valid & reached(self.retired, order.ticket))
+        # By the cycle before: it was there; its placement was answered; its is the next.
+        known, is_reached, is_next = Signal(), Signal(), Signal()
+        m.d.sync += [
+            known.eq(self.orders.valid & ~self.orders.ready),
+            is_reached.eq(reached(self.retired, order.ticket)),
+            is_next.eq((order.ticket - self.retired)[:TICKET_WIDTH] == 1),
+        ]
+        m.d.comb += is_placed.eq(known & (is_reached | (is_next & self.retires)))
         m.d.sync += was_placed.eq(is_placed & ~self.orders.ready)
         # The order at hand is taken a cycle after its release.
         released = Signal()
@@ -157,10 +164,7 @@ class MapWriter(wiring.Component):
                 with m.Else():
                     m.d.comb += self.releases.valid.eq(is_placed & ~released)
             with m.State("RUN"):
-                m.d.comb += [
-                    bursts.commands.valid.eq(seen & ~empty & ~discard),
-                    self.runs.ready.eq(seen & (empty | discard | bursts.commands.ready)),
-                ]
+                m.d.comb += self.runs.ready.eq(seen & (empty | discard))
                 m.d.sync += [
                     left.eq(run.words),
                     final.eq(run.words == 1),
@@ -168,12 +172,20 @@ class MapWriter(wiring.Component):
                 ]
                 with m.If(~seen):
                     m.d.sync += discard.eq(failed)
-                with m.If(self.runs.ready):
-                    m.next = "WORDS"
+                with m.Else():
+                    m.next = "CUT"
+                    with m.If(discard):
+                        m.next = "WORDS"
                     with m.If(empty):
                         m.next = "EDGES"
-                    with m.Else():
-                        m.d.sync += has_map.eq(~discard)
+            with m.State("CUT"):
+                m.d.comb += [
+                    bursts.commands.valid.eq(1),
+                    self.runs.ready.eq(bursts.commands.ready),
+                ]
+                with m.If(bursts.commands.ready):
+                    m.d.sync += has_map.eq(1)
+                    m.next = "WORDS"
             with m.State("WORDS"):
                 m.d.comb += [
                     beat.valid.eq(self.words.valid & ~discard),
@@ -219,7 +231,7 @@ class CompletionQueue(wiring.Component):
         The number of the last placement.
     mapped : In(1)
         With ``entries``: a map comes with it.
-    retired : In(8)
+    retired, retires : In(8), In(1)
     runs, words, edges : In
     failed : In(failed_layout)
         QPs that have failed: their completions leave with GENERAL_ERR and without a map (8.1).
@@ -252,6 +264,7 @@ class CompletionQueue(wiring.Component):
                 "numbered": In(TICKET_WIDTH),
                 "mapped": In(1),
                 "retired": In(TICKET_WIDTH),
+                "retires": In(1),
                 "runs": In(stream.Signature(map_run_layout(parameters))),
                 "words": In(stream.Signature(MapWord)),
                 "edges": In(stream.Signature(EdgeBytes)),
@@ -279,8 +292,13 @@ class CompletionQueue(wiring.Component):
         item = Signal(data.StructLayout({"head": head_layout, "order": Order}))
         m.submodules.releases = releases = Queue(Release, 16, registered=False)
         m.submodules.writer = writer = MapWriter(self._parameters)
+        # A word is read some cycles after it was written: synthesis need not add logic for one that
+        # is written in the same cycle.
         m.submodules.words = words = memory.Memory(
-            shape=64, depth=CQE_WORDS * self._depth, init=[], attrs={"ram_style": "block"}
+            shape=64,
+            depth=CQE_WORDS * self._depth,
+            init=[],
+            attrs={"no_rw_check": 1, "ram_style": "block"},
         )
         put, get = words.write_port(), words.read_port()
         # ``entry`` has been written, or its last word is on its way from there.
@@ -303,6 +321,7 @@ class CompletionQueue(wiring.Component):
             writer.orders.payload.eq(order),
             writer.orders.valid.eq(order_valid),
             writer.retired.eq(self.retired),
+            writer.retires.eq(self.retires),
             writer.failed.eq(self.failed),
             writer.hold.eq(self.hold),
             self.fault.eq(writer.fault),
@@ -362,7 +381,8 @@ class CompletionQueue(wiring.Component):
             m.d.sync += [answers.eq(answers - 1), answered.eq(answers != 1)]
         is_answered = answered | writer.answered
         # By the release that waits, or by that which comes.
-        m.d.sync += due.eq(
+        due_next = Signal()
+        m.d.comb += due_next.eq(
             head_valid
             & ~self.leaves
             & Mux(
@@ -371,6 +391,7 @@ class CompletionQueue(wiring.Component):
                 writer.releases.valid & (~writer.releases.p.has_map | is_answered),
             )
         )
+        m.d.sync += due.eq(due_next)
         # Of the head that was here a cycle before, with the fault of that cycle. It stands while
         # the completion is offered, and until its second word has been read.
         failed = Signal()
@@ -383,13 +404,14 @@ class CompletionQueue(wiring.Component):
         m.d.comb += [
             requests.p.cq.eq(head.cq),
             requests.p.urgent.eq(head.urgent | failed),
-            requests.valid.eq(due & ~requested),
             releases.o.ready.eq(self.leaves),
         ]
         with m.If(self.leaves):
             m.d.sync += [requested.eq(0), edges.eq(Mux(head.mapped & ~failed, release.edges, 0))]
         with m.Elif(requests.ready & requests.valid):
             m.d.sync += requested.eq(1)
+        # A register of its own: what it asks for is chosen in the cycle in which it comes.
+        m.d.sync += requests.valid.eq(due_next & ~requested & ~(requests.ready & requests.valid))
 
         # Words out of memory.
         offered = self.completions.words
@@ -401,7 +423,7 @@ class CompletionQueue(wiring.Component):
         fetch_moves = ~fetched | moves
         may_fetch = Signal()
         m.d.comb += may_fetch.eq(~is_first | (due & ~begun))
-        keep_apart(m, get, put, may_fetch & fetch_moves)
+        m.d.comb += get.en.eq(may_fetch & fetch_moves)
         with m.If(fetch_moves):
             m.d.sync += [
                 fetched.eq(may_fetch),
@@ -445,27 +467,31 @@ class CompletionQueue(wiring.Component):
         """Items in one block RAM, of which first the order is taken and then the head, each from a
         register. In an empty queue both come at once, 3 cycles after their item."""
         (item, put), (head, head_valid, leaves), (order, order_valid, taken) = given, heads, orders
+        # What is read was written before, and is not being written: as above.
         m.submodules.items = items = memory.Memory(
-            shape=item.shape(), depth=self._depth, init=[], attrs={"ram_style": "block"}
+            shape=item.shape(),
+            depth=self._depth,
+            init=[],
+            attrs={"no_rw_check": 1, "ram_style": "block"},
         )
         writer, reader = items.write_port(), items.read_port()
         next_head, next_order = Signal.like(writer.addr), Signal.like(writer.addr)
+        # By the cycle before: what changes any of these then keeps it from being asked for now.
+        has_head, has_order, is_same = Signal(), Signal(), Signal()
         wants_head, wants_order = Signal(), Signal()
         fetched_head, fetched_order = Signal(), Signal()
         m.d.comb += [
             writer.data.eq(item),
             writer.en.eq(put),
-            wants_head.eq(~head_valid & ~fetched_head & (next_head != writer.addr)),
-            wants_order.eq(
-                ~order_valid
-                & ~fetched_order
-                & (next_order != writer.addr)
-                & (~wants_head | (next_order == next_head))
-            ),
+            wants_head.eq(~head_valid & ~fetched_head & has_head),
+            wants_order.eq(~order_valid & ~fetched_order & has_order & (~wants_head | is_same)),
             reader.addr.eq(Mux(wants_head, next_head, next_order)),
             reader.en.eq(wants_head | wants_order),
         ]
         m.d.sync += [
+            has_head.eq(put | (next_head != writer.addr)),
+            has_order.eq(put | (next_order != writer.addr)),
+            is_same.eq(next_order == next_head),
             writer.addr.eq(writer.addr + put),
             next_head.eq(next_head + wants_head),
             next_order.eq(next_order + wants_order),

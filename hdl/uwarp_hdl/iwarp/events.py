@@ -2,7 +2,7 @@
 
 ::
 
-    requests[*] -+-> round robin --> room in the ring? --> write burst of 4 words --> written
+    requests[*] -+-> turns --> room in the ring? --> write burst of 4 words --> written
     terminates --'                       '--> lost
     full, touched --> [FullQueues] --> requests (once for each CQ)
 """
@@ -18,7 +18,6 @@ from ..choice import chosen, word_after
 from ..interfaces import WriteClientSignature
 from ..layouts import EventRequest, EventRing, ReceivedTerminate, structure_layout
 from ..ring import ring_entry
-from ..stream.arbiter import RoundRobin
 from ..stream.queue import Queue
 
 __all__ = ["EventUnit", "FullQueues"]
@@ -30,8 +29,9 @@ _EVENT_BEATS = EVENT.size // 8
 class EventUnit(wiring.Component):
     """Write events into their ring, or count them as lost if it is full or not in use.
 
-    An event takes 6 cycles, if the bus takes its words at once, one that is lost 2. The bus may
-    have any number of them unanswered.
+    An event takes 6 cycles, if the bus takes its words at once, one that is lost 2; if the client
+    whose turn is next has none, up to a cycle more for each that has none. The bus may have any
+    number of them unanswered.
 
     Parameters
     ----------
@@ -74,10 +74,12 @@ class EventUnit(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.turn = turn = RoundRobin(self._clients + 1)
         ring = self.ring
         # One bit: whose event is at hand; a terminate's is the last.
         owner = Signal(self._clients + 1)
+        # Whose turn is next; it goes on while there is no event of his.
+        turn = Signal.like(owner, init=1)
+        is_asked = Signal()
         is_terminate = owner[-1]
         producer = Signal(32)
         occupied = Signal(32)
@@ -115,8 +117,10 @@ class EventUnit(wiring.Component):
             for number, bit in enumerate(select[:-1])
         ]
         moves = Signal()
+        # Not those that are being taken.
+        requests = Cat(*(port.valid & ~port.ready for port in self.requests), self.terminates.valid)
         m.d.comb += [
-            turn.requests.eq(Cat(*(port.valid for port in self.requests), self.terminates.valid)),
+            is_asked.eq((requests & turn).any()),
             event.type.eq(chosen(owner, types)),
             event.number.eq(chosen(owner, numbers)),
             event.time_low.eq(time),
@@ -139,15 +143,11 @@ class EventUnit(wiring.Component):
         m.d.sync += moved.eq(moved[1:])
         decided = Signal()
         for is_chosen, port in zip(owner[:-1], self.requests, strict=True):
-            m.d.comb += port.ready.eq(decided & is_chosen)
-        with m.FSM():
+            m.d.sync += port.ready.eq(decided & is_chosen)
+        with m.FSM() as fsm:
             with m.State("CHOOSE"):
-                m.d.comb += turn.advance.eq(turn.valid)
-                m.d.sync += [
-                    owner.eq(Cat(turn.index == index for index in range(len(owner)))),
-                    select.eq(1),
-                ]
-                with m.If(turn.valid):
+                m.d.sync += [owner.eq(turn), select.eq(1)]
+                with m.If(is_asked):
                     m.next = "DECIDE"
             with m.State("DECIDE"):
                 m.d.comb += moves.eq(1)
@@ -178,6 +178,8 @@ class EventUnit(wiring.Component):
                     with m.If(beat.p.last):
                         m.d.comb += self.terminates.ready.eq(is_terminate)
                         m.next = "CHOOSE"
+        with m.If(~is_asked | fsm.ongoing("CHOOSE")):
+            m.d.sync += turn.eq(turn.rotate_left(1))
         with m.If(self.clear):
             m.d.sync += [producer.eq(0), moved.eq(0b11)]
         return m

@@ -47,6 +47,8 @@ class Placer(wiring.Component):
     retired : Out(8)
         Number, modulo 256, of commands without ``drop`` whose bursts have all been answered, in
         this very cycle included.
+    retires : Out(1)
+        Strobe: ``retired`` counts one more than in the cycle before.
     hold, fault : In(1), Out(fault)
         As of :class:`WriteBursts`.
     """
@@ -60,6 +62,7 @@ class Placer(wiring.Component):
                 "payload": In(stream.Signature(PacketBeat)),
                 "write": Out(WriteClientSignature()),
                 "retired": Out(TICKET_WIDTH),
+                "retires": Out(1),
                 "hold": In(1),
                 "fault": Out(fault_layout(parameters)),
             }
@@ -167,7 +170,10 @@ class Placer(wiring.Component):
             self.fault.eq(bursts.fault),
         ]
         retired = Signal(TICKET_WIDTH)
-        m.d.comb += self.retired.eq(retired + bursts.answered)
+        m.d.comb += [
+            self.retires.eq(bursts.answered),
+            self.retired.eq(retired + bursts.answered),
+        ]
         m.d.sync += retired.eq(self.retired)
         return m
 

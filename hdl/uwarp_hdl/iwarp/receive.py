@@ -250,6 +250,7 @@ class DatagramReceiver(wiring.Component):
             completion_queue.numbered.eq(dispatch.numbered),
             completion_queue.mapped.eq(dispatch.mapped),
             completion_queue.retired.eq(placer.retired),
+            completion_queue.retires.eq(placer.retires),
             self.events.eq(dispatch.events),
             message_close.request.eq(self.close),
             self.close_done.eq(message_close.done),

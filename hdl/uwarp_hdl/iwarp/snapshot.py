@@ -48,9 +48,9 @@ def _run_rest(parameters):
 class MapSnapshot(wiring.Component):
     """Clear the bits of closed messages and say what they were (device behaviour, 4.4).
 
-    8 cycles a host word of 64 granules, and 9 a message. A host word and a command wait while the
+    8 cycles a host word of 64 granules, and 10 a message. A host word and a command wait while the
     queue is almost full. What is given out comes in the order run, words, edges, message after
-    message.
+    message: a word every 3 cycles, a message without words in 8.
 
     Parameters
     ----------
@@ -205,16 +205,18 @@ class MapSnapshot(wiring.Component):
         # For the words on their way, and one more. What was there of it when a message was waited
         # for is enough for its run, whatever edges have come since.
         room = Signal()
-        stays_ready = Signal()
         bits = exact_log2(self._depth)
         m.d.sync += room.eq(~(queue.level[bits] | queue.level[2:bits].all()))
-        with m.FSM() as fsm:
+        # Both of registers: they are asked for a long way from here.
+        ready = Signal()
+        idle = Signal(init=1)
+        m.d.comb += [self.commands.ready.eq(ready), self.idle.eq(idle)]
+        with m.FSM():
             with m.State("IDLE"):
                 command = self.commands.payload
                 following = command.first[:6] + 1
-                m.d.comb += self.commands.ready.eq(room | stays_ready)
-                m.d.sync += stays_ready.eq(self.commands.ready & ~self.commands.valid)
                 m.d.sync += [
+                    ready.eq(ready | room),
                     message.eq(command),
                     number.eq(command.first[6:]),
                     place.eq(following),
@@ -223,8 +225,8 @@ class MapSnapshot(wiring.Component):
                     at_head.eq(~command.first[: exact_log2(MAP_WORD)].all()),
                     edges.eq(0),
                 ]
-                with m.If(self.commands.valid & self.commands.ready):
-                    m.d.sync += run_due[0].eq(1)
+                with m.If(self.commands.valid & ready):
+                    m.d.sync += [run_due[0].eq(1), ready.eq(0), idle.eq(0)]
                     m.next = "SPAN"
             with m.State("SPAN"):
                 m.d.sync += [number.eq(number + step), step.eq(1)]
@@ -254,10 +256,11 @@ class MapSnapshot(wiring.Component):
                     with m.Elif(room):
                         m.next = "CLEAR"
             with m.State("EDGES"):
-                m.d.comb += pushes_edges.eq(~run_due[2] & ~push)
+                # Nothing else is pushed in the cycle after.
+                m.d.sync += pushes_edges.eq(~run_due[1])
                 with m.If(pushes_edges & queue.i.ready):
+                    m.d.sync += [pushes_edges.eq(0), ready.eq(room), idle.eq(1)]
                     m.next = "IDLE"
-        m.d.comb += self.idle.eq(fsm.ongoing("IDLE"))
         return m
 
     def _give(self, m, queued):
@@ -265,27 +268,36 @@ class MapSnapshot(wiring.Component):
         runs, words, edges = self.runs, self.words, self.edges
         _, rest_at = _run_rest(self._parameters)
         bits = queued.payload.data
+        # What the head of the queue is, and that it has gone: from registers, so a word takes three
+        # cycles, and no path goes through here.
+        word_due, edges_due, gone = Signal(), Signal(), Signal()
         is_edges = ~queued.payload.strobe.any()
         m.d.comb += [
             Cat(runs.payload.words, runs.payload.qpn).eq(bits[rest_at:]),
             words.payload.eq(queued.payload),
+            words.valid.eq(word_due),
             edges.payload.eq(bits[:16]),
+            edges.valid.eq(edges_due),
+            queued.ready.eq(gone),
         ]
+        m.d.sync += gone.eq(0)
         with m.FSM(name="giving"):
             with m.State("WORD"):
-                m.d.comb += queued.ready.eq(1)
                 m.d.sync += runs.payload.word.eq(bits)
-                with m.If(queued.valid):
+                with m.If(queued.valid & ~gone):
+                    m.d.sync += gone.eq(1)
                     m.next = "RUN"
             with m.State("RUN"):
-                m.d.comb += [runs.valid.eq(queued.valid), queued.ready.eq(runs.ready)]
+                m.d.comb += runs.valid.eq(queued.valid & ~gone)
                 with m.If(runs.valid & runs.ready):
+                    m.d.sync += gone.eq(1)
                     m.next = "WORDS"
             with m.State("WORDS"):
-                m.d.comb += [
-                    words.valid.eq(queued.valid & ~is_edges),
-                    edges.valid.eq(queued.valid & is_edges),
-                    queued.ready.eq(Mux(is_edges, edges.ready, words.ready)),
+                m.d.sync += [
+                    word_due.eq(queued.valid & ~gone & ~is_edges),
+                    edges_due.eq(queued.valid & ~gone & is_edges),
                 ]
-                with m.If(edges.valid & edges.ready):
+                with m.If((word_due & words.ready) | (edges_due & edges.ready)):
+                    m.d.sync += [word_due.eq(0), edges_due.eq(0), gone.eq(1)]
+                with m.If(edges_due & edges.ready):
                     m.next = "WORD"

@@ -77,9 +77,9 @@ def keep_half_words(row: data.View, given: data.View, numbers: Iterable[int]):
 class TableWriteSignature(wiring.Signature):
     """A write port of a table: ``row`` goes to ``index``.
 
-    Both stay for 27 cycles after each with ``enable``; in these ``held`` is high, and a word of the
-    row is ``data``, ``number`` its number, in each with ``store``: the first one with ``AGAIN``,
-    not before the sixth cycle, then all in turn. Numbers that no word has do nothing.
+    Both stay for 27 cycles from each with ``enable`` on; in these ``held`` is high, and a word of
+    the row is ``data``, ``number`` its number, in each with ``store``: the first one with
+    ``AGAIN``, not before the sixth cycle, then all in turn. Numbers that no word has do nothing.
     """
 
     def __init__(self, row: data.StructLayout, index_width: int) -> None:

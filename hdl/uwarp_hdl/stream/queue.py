@@ -42,6 +42,10 @@ class Queue(wiring.Component):
     If not ``direct``, each item goes through block RAM and is offered 3 cycles later, at the
     earliest: that saves a multiplexer and a register as wide as the item.
 
+    If not ``eager``, an item that comes in the cycle in which the only one leaves is offered two
+    cycles later: so whether one is stored does not depend on ``o.ready``. Of less than 4 items it
+    may then hold one less.
+
     Parameters
     ----------
     shape : ShapeLike
@@ -53,6 +57,7 @@ class Queue(wiring.Component):
     registered : bool
     block : bool
     bounded : bool
+    eager : bool
 
     Attributes
     ----------
@@ -61,7 +66,17 @@ class Queue(wiring.Component):
         Items held, 0 to ``depth``.
     """
 
-    def __init__(self, shape, depth, *, direct=True, registered=True, block=False, bounded=True):
+    def __init__(
+        self,
+        shape,
+        depth,
+        *,
+        direct=True,
+        registered=True,
+        block=False,
+        bounded=True,
+        eager=True,
+    ):
         if not isinstance(depth, int) or depth < 2:
             raise ValueError(f"depth is {depth!r}; it takes an integer of 2 or more")
         if not registered and (depth > _UNREGISTERED or not direct or block):
@@ -71,11 +86,16 @@ class Queue(wiring.Component):
             )
         if not bounded and depth == 2:
             raise ValueError(f"depth is {depth}; not bounded it takes more than 2")
+        if not eager and not (direct and registered):
+            raise ValueError(
+                f"direct is {direct}, registered {registered}; not eager it is to be both"
+            )
         self._shape = shape
         self._depth = depth
         self._direct = direct
         self._registered = registered
         self._bounded = bounded
+        self._eager = eager
         self._block = block or not direct
         super().__init__(
             {
@@ -107,14 +127,15 @@ class Queue(wiring.Component):
         ]
         if self._direct:
             # An item goes past those that wait only when there are none, so order is kept.
+            goes_by = ~waiting & (head_free if self._eager else ~head_valid)
             m.d.comb += [
                 head_free.eq(~head_valid | self.o.ready),
-                store.eq(put & (waiting | ~head_free)),
+                store.eq(put & ~goes_by),
             ]
             with m.If(head_free):
                 m.d.sync += [
                     head.eq(Mux(waiting, back, _bits(self.i.payload))),
-                    head_valid.eq(back_valid | (put & ~waiting)),
+                    head_valid.eq(back_valid | (put & goes_by)),
                 ]
         else:
             m.d.comb += [
@@ -159,7 +180,12 @@ class Queue(wiring.Component):
         put = self.i.valid & self.i.ready
         take = self.o.valid & self.o.ready
         (write, after_write), read, reader = self._memory(
-            m, put, len(_bits(self.i.payload)), ahead=1, domain="comb"
+            m,
+            put,
+            len(_bits(self.i.payload)),
+            ahead=1,
+            enable=self.i.ready if self._bounded else put,
+            domain="comb",
         )
         read_next = _after(read, self._depth)
         self._keep_level(m, put, after_write == read)
@@ -171,9 +197,10 @@ class Queue(wiring.Component):
         with m.Elif(take):
             m.d.sync += self.o.valid.eq(read_next != write)
 
-    def _memory(self, m, store, width, *, ahead=0, **read_port):
+    def _memory(self, m, store, width, *, ahead=0, enable=None, **read_port):
         """The memory with its write port, and its pointers: to the word that is written next, and
-        as many as ``ahead`` after it; and to the oldest one."""
+        as many as ``ahead`` after it; and to the oldest one. It is written with ``enable``, where
+        nothing is kept that is written without ``store``."""
         attributes = {"ram_style": "block"} if self._block else {}
         m.submodules.memory = words = memory.Memory(
             shape=width, depth=self._depth, init=[], attrs=attributes
@@ -189,7 +216,7 @@ class Queue(wiring.Component):
         m.d.comb += [
             writer.addr.eq(writes[0]),
             writer.data.eq(_bits(self.i.payload)),
-            writer.en.eq(store),
+            writer.en.eq(store if enable is None else enable),
             reader.addr.eq(read),
         ]
         with m.If(store):
@@ -199,7 +226,8 @@ class Queue(wiring.Component):
         return writes, read, reader
 
     def _store_in_lut_ram(self, m, store, head_free, back, back_valid, waiting):
-        writes, read, reader = self._memory(m, store, len(back), ahead=2, domain="comb")
+        # The word that is written next is free.
+        writes, read, reader = self._memory(m, store, len(back), ahead=2, enable=1, domain="comb")
         m.d.comb += [back.eq(reader.data), waiting.eq(back_valid)]
         read_next = _after(read, self._depth)
         with m.If(head_free & back_valid):
