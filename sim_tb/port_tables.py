@@ -1,3 +1,4 @@
+# amaranth: UnusedElaboratable=no
 """The frame receiver with filled tables of ports and groups."""
 
 from ipaddress import IPv6Address
