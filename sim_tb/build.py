@@ -168,13 +168,15 @@ def run_bench(
 
 
 def main() -> int:
-    """Fill the cache with the NIC for cocotb, and with the one that writes waveforms."""
+    """Fill the cache with the NIC for cocotb, with the one that writes waveforms, with units."""
     from uwarp.device import build
 
+    from . import units
     from .stage import BENCH
 
     print("compiling the NIC for the benches (once)", file=sys.stderr, flush=True)
     compiled(BENCH)
+    units.compile_all()
     return build.main(trace=True)
 
 

@@ -13,8 +13,8 @@ from receive_bench import (
     value_of,
 )
 from receive_rule import CODE_BITS
-from shared import shared
 
+from sim_tb.units import unit
 from uwarp.contract import CQE, RECV_WQE, Counter, CqeFlag, EventType, QpState, Status
 from uwarp_hdl.iwarp.receive import DatagramReceiver
 from uwarp_hdl.iwarp.receive_prefetch import WQE_WORDS
@@ -73,8 +73,8 @@ class ReceiverBench:
     def __init__(
         self, parameters, qps, regions, receives, full, rng, stall=0.0, delay=None, wqe_delay=None
     ):
-        self.shared = shared(DatagramReceiver, parameters)
-        self.dut = dut = self.shared.unit
+        self.unit = unit(DatagramReceiver, parameters)
+        self.dut = dut = self.unit.component
         self.qps = qps
         self.n_read = parameters.n_read
         self.regions = [
@@ -288,7 +288,7 @@ class ReceiverBench:
 
     def run(self, testbench, max_cycles=100_000):
         self.words = []
-        self.shared.run(
+        self.unit.run(
             testbench,
             background=[
                 self.tables,

@@ -7,10 +7,11 @@ from receive_bench import make_rng, put_stream
 from receive_rule import Region, Rule
 from receiver_bench import ReceiverBench, datagram, qp_row
 
+from sim_tb.units import RECEIVE
 from tests.seeds import seeds
 from uwarp.contract import Access, CloseTarget, Counter, Parameters, QpState, Status
 
-PARAMETERS = Parameters(n_qp=4, n_region=8, n_tracker=4, n_closed=16, map_bits=2048)
+PARAMETERS = RECEIVE
 TOP = 1 << 64
 LOCAL, REMOTE = int(Access.LOCAL_WRITE), int(Access.REMOTE_WRITE)
 FULL_CQ = 3

@@ -9,13 +9,14 @@ from receive_rule import Region
 from receiver_bench import ReceiverBench, datagram, qp_row
 from transmit_bench import DATA, RINGS, WRITE_RECORD, Bench
 
+from sim_tb.units import RECEIVE
 from tests.seeds import seeds
 from uwarp.contract import CQE, Counter, CqeFlag, EventType, Parameters, Status
 from uwarp_hdl.iwarp.complete import CompletionUnit
 from uwarp_hdl.iwarp.faults import FailedQueuePairs
 from uwarp_hdl.layouts import CreditOperation
 
-PARAMETERS = Parameters(n_qp=4, n_region=8, n_tracker=4, n_closed=16, map_bits=2048)
+PARAMETERS = RECEIVE
 BASE = 0x10000
 MLEN = 3000
 MESSAGES = 4

@@ -9,21 +9,20 @@ from types import SimpleNamespace
 
 import google_crc32c
 import pytest
-from amaranth.hdl import Cat, Module
-from amaranth.lib import memory, wiring
+from amaranth.hdl import Cat
 from scapy.layers.inet import IP, UDP, IPOption_NOP
 from scapy.layers.inet6 import IPv6, IPv6ExtHdrDestOpt, IPv6ExtHdrFragment
 from scapy.layers.l2 import ARP, Dot1AD, Dot1Q, Ether
 from scapy.packet import Raw
-from shared import shared
 
+from sim_tb.port_tables import GROUP_IP, GROUP_IP6, GROUP_PORTS, GROUPS, PORTS, TabledReceiver
+from sim_tb.units import unit
 from tests.seeds import seeds
-from uwarp.contract import Counter, Parameters, port_rows
-from uwarp_hdl.layouts import Datagram, port_row_layout
+from uwarp.contract import Counter, Parameters
+from uwarp_hdl.layouts import Datagram
 from uwarp_hdl.net.receive import FrameReceiver
 
 SEED = 5041
-PARAMETERS = Parameters(n_qp=16, max_mtu=1500)
 OUR_MAC, OUR_IP, PEER_IP = "02:00:00:00:00:01", "10.0.0.1", "10.1.2.3"
 OUR_IP6, PEER_IP6 = "2001:db8:1:2:3:4:5:6", "fe80::1234:5678:9abc:def0"
 CONFIG = {
@@ -33,13 +32,7 @@ CONFIG = {
     "ipv6": int(IPv6Address(OUR_IP6)),
     "mtu": 1500,
 }
-PORTS = {4791: 3, 1: 7, 65535: 15, 20001: 0}
-#: Ports of groups: the group table's row, beyond which the last one is.
-GROUP_PORTS = {5000: 1, 5001: 2, 5002: 3, 5003: 0, 5004: 17}
 GROUP_MAC = "01:00:5e:00:00:01"
-GROUP_IP, GROUP_IP6 = "239.1.2.3", "ff0e::1:2:3:4:5"
-#: Of each row of the group table the address; it is in use if it is here.
-GROUPS = {1: f"::ffff:{GROUP_IP}", 2: GROUP_IP6, 3: "::ffff:255.255.255.255"}
 HEADERS = {0x0: 14, 0x1: 46, 0x3: 18, 0x5: 18, 0x7: 22, 0xC: 30, 0xD: 30, 0xE: 22}
 TAGGED = (0x0, 0xC, 0xD)
 #: VLAN tags: none, one, two of either type, and one more than are taken out.
@@ -311,54 +304,6 @@ def expected(octets, *, flagged=False, config=CONFIG):
 # The bench
 
 
-class Harness(wiring.Component):
-    """The receiver with its port table."""
-
-    def __init__(self, **sizes):
-        self.receiver = FrameReceiver(PARAMETERS, **{"payload_words": 256, "datagrams": 8, **sizes})
-        super().__init__({})
-
-    def elaborate(self, platform):
-        m = Module()
-        m.submodules.receiver = self.receiver
-        layout = port_row_layout(PARAMETERS)
-        banks = [[0] * PARAMETERS.n_qp for _ in range(4)]
-
-        def row_of(port, qpn, group):
-            exists = qpn < (PARAMETERS.n_group if group else PARAMETERS.n_qp)
-            number = qpn if exists else PARAMETERS.n_qp - 1
-            tag = port // PARAMETERS.n_qp
-            fields = {"group": group, "exists": exists, "number": number, "tag": tag}
-            return layout.const(fields).as_bits()
-
-        for i, (port, qpn) in enumerate((PORTS | GROUP_PORTS).items()):
-            row = port_rows(port, PARAMETERS.n_qp)[i % 4]
-            assert not banks[i % 4][row]
-            group = port in GROUP_PORTS
-            banks[i % 4][row] = row_of(port, qpn, group)
-        # A port in two banks is the lower bank's.
-        for port, bank in ((4791, 3), (5000, 1)):
-            row = port_rows(port, PARAMETERS.n_qp)[bank]
-            assert not banks[bank][row]
-            banks[bank][row] = row_of(port, 9, port == 4791)
-        for i, bank in enumerate(banks):
-            rows = memory.Memory(shape=layout.size, depth=PARAMETERS.n_qp, init=bank)
-            m.submodules[f"bank{i}"] = rows
-            read = rows.read_port()
-            m.d.comb += [
-                read.addr.eq(self.receiver.ports.indices[i]),
-                self.receiver.ports.rows[i].as_value().eq(read.data),
-            ]
-        groups = self.receiver.groups
-        with m.Switch(groups.index):
-            for row, address in GROUPS.items():
-                with m.Case(row):
-                    m.d.comb += [groups.in_use.eq(1), groups.address.eq(int(IPv6Address(address)))]
-            with m.Default():
-                m.d.comb += groups.address.eq(int(IPv6Address(GROUPS[1])))
-        return m
-
-
 class Run:
     """Drive frames, take everything that comes out, and note when.
 
@@ -386,9 +331,9 @@ class Run:
         self.config, self.later, self.cuts = config, later, cuts
         self.outcomes, self.datagrams, self.payloads = [], [], []
         self.frame_ends, self.datagram_times = [], []
-        harness = shared(Harness, **sizes)
-        self.dut = harness.unit.receiver
-        harness.run(self._bench)
+        receiver = unit(TabledReceiver, **{"payload_words": 256, "datagrams": 8, **sizes})
+        self.dut = receiver.component
+        receiver.run(self._bench)
 
     def _beats(self):
         """Bits of each beat, which are much faster to set than its fields, and whether it is the
@@ -1119,5 +1064,5 @@ def test_random_mixture(seed):
 @pytest.mark.filterwarnings("ignore::amaranth.hdl.UnusedElaboratable")
 def test_parameters_are_checked():
     with pytest.raises(ValueError, match="payload_words is 128; an MTU of 1500 takes 190"):
-        FrameReceiver(PARAMETERS, payload_words=128)
+        FrameReceiver(Parameters(n_qp=16, max_mtu=1500), payload_words=128)
     gc.collect()

@@ -10,10 +10,11 @@ from receive_rule import Region, Rule
 from receiver_bench import ReceiverBench, datagram, qp_row
 from test_datagram_receiver import check, cut_send
 
+from sim_tb.units import RECEIVE
 from tests.seeds import seeds
 from uwarp.contract import Access, CloseTarget, Counter, CqeFlag, Parameters, QpState, Status
 
-PARAMETERS = Parameters(n_qp=4, n_region=8, n_tracker=4, n_closed=16, n_read=2, map_bits=2048)
+PARAMETERS = replace(RECEIVE, n_read=2)
 TOP = 1 << 64
 PEER, OTHER = 0xFFFF_0A000001, 0x20010DB8 << 96 | 5
 READ, RESPONSE = 0x1, 0xD

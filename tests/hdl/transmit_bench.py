@@ -6,21 +6,21 @@ is cut is computed here from the rules of docs/device.md, not with the code unde
 
 import random
 from collections import defaultdict, deque
+from dataclasses import replace
 
 import google_crc32c
 from amaranth.hdl import Cat
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 from scapy.packet import Raw
-from shared import shared
 
+from sim_tb.units import TRANSMIT, unit
 from uwarp.contract import (
     CQE,
     QP_ENTRY,
     REGION_ENTRY,
     SEND_WQE,
     Counter,
-    Parameters,
     QpState,
     Status,
     WqeFlag,
@@ -180,10 +180,9 @@ class Bench:
     """Everything around the transmit path. ``stall`` is the probability of each side's stalls."""
 
     def __init__(self, seed, *, stall=0.0, latency=(3, 30), wire=False, **sizes):
-        sizes = {"n_qp": 8, "n_region": 8, "max_mtu": 1500} | sizes
-        self.parameters = Parameters(**sizes)
-        self.shared = shared(TransmitPath, self.parameters)
-        self.dut = self.shared.unit
+        self.parameters = replace(TRANSMIT, **sizes)
+        self.unit = unit(TransmitPath, self.parameters)
+        self.dut = self.unit.component
         self.seed, self.rng = seed, random.Random(seed)
         self.stall, self.latency_range, self.wire = stall, latency, wire
         self.memory = bytearray(self.rng.randbytes(DATA + DATA_SIZE + 64))
@@ -475,7 +474,7 @@ class Bench:
         self.sampled = self.signals()
         self.begins = self.offered = None
         self.completed_after = []
-        self.shared.run(testbench)
+        self.unit.run(testbench)
 
     # What came.
 

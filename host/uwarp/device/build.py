@@ -27,7 +27,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -35,7 +35,14 @@ from uwarp.contract import Parameters
 
 from .base import DeviceError
 
-__all__ = ["MissingToolError", "cache_directory", "parts_library", "rtl_library"]
+__all__ = [
+    "MissingToolError",
+    "cache_directory",
+    "elaborated",
+    "model_library",
+    "parts_library",
+    "rtl_library",
+]
 
 HARNESS = Path(__file__).parent / "harness"
 TOP = "uwarp_nic"
@@ -47,6 +54,7 @@ from uwarp_hdl.verilog import verilog
 sys.stdout.write(verilog(Parameters(**json.loads(sys.argv[1]))))
 """
 
+# For a NIC and for any other top alike.
 _VERILATOR_FLAGS = (
     "--cc",
     "-O3",
@@ -58,8 +66,6 @@ _VERILATOR_FLAGS = (
     "-Wno-lint",
     "-Wno-style",
     "--output-split", "20000",
-    "--top-module", TOP,
-    "--prefix", f"V{TOP}",
 )  # fmt: skip
 # Without unique symbols two libraries of other parameters can live in one process.
 _CXX_FLAGS = (
@@ -96,37 +102,79 @@ def rtl_library(parameters: Parameters, *, trace: bool = False) -> Path:
     DeviceError
         If a tool is missing, or fails.
     """
-    text = _verilog(parameters)
+    return model_library(
+        _verilog(parameters),
+        TOP,
+        HARNESS / "link.cpp",
+        # With waveforms the speed is that of writing the file.
+        ("-DUWARP_TRACE", "-O1") if trace else (),
+        "compiling the gateware (about a minute, once)",
+        trace=trace,
+    )
+
+
+def model_library(
+    text: Path,
+    top: str,
+    harness: Path,
+    options: Sequence[str],
+    message: str | None,
+    *,
+    trace: bool = False,
+    small: bool = False,
+) -> Path:
+    """The library of the Verilog module ``top`` with a harness around it.
+
+    Parameters
+    ----------
+    text : the Verilog.
+    harness : the C++ to compile with it; all of its folder counts as what goes in.
+    options : further ones for the compiler.
+    message : what to tell the user meanwhile, or None for nothing.
+    small : whether to spare the compiler work: all that Verilator makes is one piece for it, and
+        Verilator's own part is taken from the last such library.
+    """
     root, binary, version = _verilator()
-    flags = (*_VERILATOR_FLAGS, *(("--trace-vcd", "--trace-structs") if trace else ()))
-    options = [
+    flags = (
+        *(*_VERILATOR_FLAGS, "--top-module", top, "--prefix", f"V{top}"),
+        *(("--trace-vcd", "--trace-structs") if trace else ()),
+    )
+    common = [
         *("-DVERILATOR=1", "-DVL_TIME_CONTEXT", "-DVM_SC=0", "-DVM_COVERAGE=0"),
         *(f"-DVM_TRACE={int(trace)}", f"-DVM_TRACE_VCD={int(trace)}"),
         *("-DVM_TRACE_FST=0", "-DVM_TRACE_SAIF=0"),
-        # With waveforms the speed is that of writing the file.
-        *(("-DUWARP_TRACE", "-O1") if trace else ()),
+        *(["-Og"] if small else []),
     ]
+    options = [*common, *options]
+    paths = [f"-I{root}/include", f"-I{root}/include/vltstd"]
     compiler = _compiler()
+    tools = (_CXX_FLAGS, _LINK_FLAGS, version, _version(compiler))
+    runtime = [root / "include" / name for name in ("verilated.cpp", "verilated_threads.cpp")]
+    if trace:
+        runtime.append(root / "include" / "verilated_vcd_c.cpp")
+    if small:
+        digest = _digest(repr((common, tools)).encode())
+        whole = cache_directory() / "rtl" / f"runtime-{digest}.o"
+        with _produce(whole, None) as (wanted, work):
+            if wanted is not None:
+                _compile(wanted, runtime, [*paths, *common], work, ("-r", "-nostdlib"))
+        runtime = [whole]
     digest = _digest(
         text.read_bytes(),
-        *_file_contents(HARNESS, "*.[ch]pp"),
-        repr((flags, options, _CXX_FLAGS, _LINK_FLAGS, version, _version(compiler))).encode(),
+        *_file_contents(harness.parent, "*.[ch]pp"),
+        repr((flags, options, *tools)).encode(),
     )
     library = cache_directory() / "rtl" / f"{digest}.so"
-    with _produce(library, "compiling the gateware (about a minute, once)") as (wanted, work):
+    with _produce(library, message) as (wanted, work):
         if wanted is not None:
             environment = {**os.environ, "VERILATOR_ROOT": str(root)}
             _run([str(binary), *flags, "-Mdir", str(work), str(text)], environment)
-            sources = [
-                *sorted(work.glob("*.cpp")),
-                HARNESS / "link.cpp",
-                root / "include" / "verilated.cpp",
-                root / "include" / "verilated_threads.cpp",
-            ]
-            if trace:
-                sources.append(root / "include" / "verilated_vcd_c.cpp")
-            paths = [f"-I{work}", f"-I{root}/include", f"-I{root}/include/vltstd"]
-            _compile(wanted, sources, [*paths, *options], work)
+            sources = [*sorted(work.glob("*.cpp")), harness]
+            if small:
+                included = "".join(f'#include "{source}"\n' for source in sources)
+                sources = [work / "all.cpp"]
+                sources[0].write_text(included)
+            _compile(wanted, [*sources, *runtime], [f"-I{work}", *paths, *options], work)
     return library
 
 
@@ -144,25 +192,51 @@ def parts_library() -> Path:
     return library
 
 
-def _compile(library: Path, sources: list[Path], options: list[str], work: Path) -> None:
-    """Compile C++ ``sources`` into a shared library, by way of object files in ``work``."""
+def _compile(
+    target: Path,
+    sources: list[Path],
+    options: list[str],
+    work: Path,
+    link: Sequence[str] = _LINK_FLAGS,
+) -> None:
+    """Compile C++ ``sources``, or take them if they are compiled, and ``link`` them.
+
+    Object files go to ``work``.
+    """
     compiler = _compiler()
 
     def one(source: Path) -> Path:
+        if source.suffix == ".o":
+            return source
         result = work / f"{source.stem}.o"
         # Verilator keeps apart, under this name, what runs once only.
-        level = ["-O1"] if source.stem.endswith("__Slow") else []
-        _run([compiler, *_CXX_FLAGS, *level, *options, "-c", str(source), "-o", str(result)])
+        level = ["-O0"] if source.stem.endswith("__Slow") else []
+        _run([compiler, *_CXX_FLAGS, *options, *level, "-c", str(source), "-o", str(result)])
         return result
 
     largest_first = sorted(sources, key=lambda source: -source.stat().st_size)
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         objects = list(pool.map(one, largest_first))
-    _run([compiler, *_LINK_FLAGS, *map(str, objects), "-o", str(library)])
+    _run([compiler, *link, *map(str, objects), "-o", str(target)])
 
 
 def _verilog(parameters: Parameters) -> Path:
     """The Verilog of a NIC with ``parameters``: a file in the cache."""
+    values = json.dumps(dataclasses.asdict(parameters))
+    return elaborated(_ELABORATE, values, repr(parameters), (), "elaborating the gateware (once)")
+
+
+def elaborated(
+    program: str, argument: str, key: str, sources: Sequence[Path], message: str | None
+) -> Path:
+    """The Verilog that ``program``, in Python, writes of ``argument``: a file in the cache.
+
+    Parameters
+    ----------
+    key : names what is written.
+    sources : files that it depends on, beside those of the gateware and of the contract.
+    message : what to tell the user meanwhile, or None for nothing.
+    """
     folders = [_package("uwarp_hdl"), _package("uwarp.contract"), _package("uwarp.wire")]
     try:
         amaranth = importlib.metadata.version("amaranth")
@@ -171,19 +245,19 @@ def _verilog(parameters: Parameters) -> Path:
 
     def digest() -> str:
         contents = [item for folder in folders for item in _file_contents(folder, "**/*.py")]
-        return _digest(*contents, repr(parameters).encode(), amaranth.encode())
+        contents += [source.read_bytes() for source in sources]
+        return _digest(*contents, key.encode(), amaranth.encode())
 
-    key = digest()
-    text = cache_directory() / "verilog" / f"{key}.v"
-    with _produce(text, "elaborating the gateware (once)") as (wanted, _):
+    before = digest()
+    text = cache_directory() / "verilog" / f"{before}.v"
+    with _produce(text, message) as (wanted, _):
         if wanted is not None:
             # A process of its own: this one may have imported sources that have changed since.
             search = os.pathsep.join(item for item in sys.path if item)
-            values = json.dumps(dataclasses.asdict(parameters))
             output = _run(
-                [sys.executable, "-c", _ELABORATE, values], {**os.environ, "PYTHONPATH": search}
+                [sys.executable, "-c", program, argument], {**os.environ, "PYTHONPATH": search}
             )
-            if digest() != key:
+            if digest() != before:
                 raise DeviceError("the gateware's sources changed while they were elaborated")
             wanted.write_text(output)
     return text
