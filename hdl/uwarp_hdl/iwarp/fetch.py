@@ -215,19 +215,20 @@ class WqeFetch(wiring.Component):
         # Ask. A context is done after its words have left the FIFO, so their room is there.
         burst = self.read.bursts
         fetch = self.fetches.p
-        burst_free = ~burst.valid | burst.ready
         room = Signal()
         asks = Signal()
         done = Signal()
         compares = Signal()  # an SGE; it makes a piece two cycles later
-        with m.If(burst_free):
+        with m.If(burst.valid):
+            m.d.sync += burst.valid.eq(~burst.ready)
+        with m.Else():
             m.d.sync += [
                 burst.valid.eq(asks),
                 burst.p.address.eq(fetch.entry << 6),
                 burst.p.beats.eq(Mux(fetch.wide, WIDE_WORDS - 1, WQE_WORDS - 1)),
             ]
         m.d.comb += asks.eq(
-            self.fetches.valid & ~self.fetches.ready & burst_free & room & ~compares
+            self.fetches.valid & ~self.fetches.ready & ~burst.valid & room & ~compares
         )
         context, context_loads = self._keep_contexts(m, fetch, asks, room, done)
         m.d.comb += [
@@ -291,9 +292,10 @@ class WqeFetch(wiring.Component):
         to_group = wqe.dest_mac[MAC_GROUP_BIT] & Cat(opcodes[item] for item in _UNICAST).any()
 
         overhead = Signal(range(max(OVERHEAD.values()) + IPV6_OVERHEAD + 1))
+        m.d.sync += overhead.eq(0)
         for opcode, matches in opcodes.items():
             with m.If(matches):
-                m.d.comb += overhead.eq(OVERHEAD[opcode] + Mux(ipv6, IPV6_OVERHEAD, 0))
+                m.d.sync += overhead.eq(OVERHEAD[opcode] + Mux(ipv6, IPV6_OVERHEAD, 0))
 
         mask = Signal(16)
         room = Signal(LENGTH_WIDTH)
@@ -306,7 +308,7 @@ class WqeFetch(wiring.Component):
         m.d.comb += [told.p.type.eq(EventType.DMA_READ), told.p.number.eq(context.qpn)]
         with m.If(told.ready):
             m.d.sync += told.valid.eq(0)
-        with m.FSM() as fsm:
+        with m.FSM():
             with m.State("COLLECT"):
                 m.d.sync += mtu.eq(clamped_mtu(self._parameters, context.path_mtu))
                 with m.If(taken):
@@ -343,6 +345,7 @@ class WqeFetch(wiring.Component):
                 m.d.sync += room.eq(mtu - overhead)
                 with m.If(taken & last):
                     m.d.sync += [failed.eq(0), count.eq(0), told.valid.eq(unreadable)]
+                    m.d.sync += self.messages_begin.eq(1)
                     m.next = "ADD"
 
             with m.State("ADD"):
@@ -353,6 +356,7 @@ class WqeFetch(wiring.Component):
                 m.next = "COMPARE"
 
             with m.State("COMPARE"):
+                m.d.sync += self.messages.valid.eq(~told.valid)
                 m.next = "STATUS"
 
             with m.State("STATUS"):
@@ -364,11 +368,11 @@ class WqeFetch(wiring.Component):
                     m.d.comb += status.eq(Status.LOC_PROT_ERR)
                 with m.Else():
                     m.d.comb += status.eq(Status.SUCCESS)
-                m.d.comb += self.messages.valid.eq(~told.valid)
+                m.d.sync += self.messages.valid.eq(~told.valid)
                 with m.If(done):
+                    m.d.sync += [self.messages.valid.eq(0), self.messages_begin.eq(0)]
                     m.next = "COLLECT"
 
-        m.d.comb += self.messages_begin.eq(~fsm.ongoing("COLLECT"))
         with m.If(clears):
             m.d.sync += wqe.eq(0)
 
@@ -563,10 +567,11 @@ class WqeFetch(wiring.Component):
                 )
             )
         )
+        # The comparison is late: the rest is the register's reset.
         with m.If(compares):
-            m.d.sync += allowed.eq(
-                allowed & sound & ~offset[64] & ~offset_end[64] & (region.length >= offset_end[:64])
-            )
+            m.d.sync += allowed.eq(allowed & (region.length >= offset_end[:64]))
+        with m.If(compares & ~(sound & ~offset[64] & ~offset_end[64])):
+            m.d.sync += allowed.eq(0)
 
         # Of the three that an address may be, all but one are 0: a choice without a multiplexer.
         asked, fetch = self.fetches.ready, self.fetches.p
