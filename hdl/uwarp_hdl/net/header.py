@@ -223,8 +223,8 @@ class FrameHeader(wiring.Component):
                 source=self.starting.source_mac,
             )[:64]
         )
-        # With ``start`` the frame's fields are not there yet: what they choose in the pair after the
-        # first is chosen when that is taken.
+        # With ``start`` the frame's fields are not there yet: what they choose in the pair after
+        # the first is chosen when that is taken.
         at_tag, at_type = Signal(), Signal()
         with m.If(moves):
             m.d.sync += [at_tag.eq(self.start), at_type.eq(~self.start & (upcoming == _TYPE))]
