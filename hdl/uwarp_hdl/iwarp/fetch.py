@@ -299,6 +299,7 @@ class WqeFetch(wiring.Component):
 
         mask = Signal(16)
         room = Signal(LENGTH_WIDTH)
+        wrong = Signal(4)  # of the operation, in parts
         operation_wrong = Signal()
         length_wrong = Signal()
         status = Signal(STATUS_WIDTH)
@@ -325,21 +326,23 @@ class WqeFetch(wiring.Component):
                 # In every cycle, of which the last one counts.
                 m.d.sync += [
                     mask.eq(granule_mask),
-                    operation_wrong.eq(
-                        unreadable
-                        | ~Cat(opcodes.values()).any()
-                        | Mux(
-                            context.wide,
-                            at_least(wqe.num_sge, MAX_SGE + 1),
-                            at_least(wqe.num_sge, 2),
+                    wrong.eq(
+                        Cat(
+                            unreadable
+                            | ~Cat(opcodes.values()).any()
+                            | (~context.wide & (inline | ipv6))
+                            | (flag[WqeFlag.IMMEDIATE] & ~immediate_allowed),
+                            Mux(
+                                context.wide,
+                                at_least(wqe.num_sge, MAX_SGE + 1),
+                                at_least(wqe.num_sge, 2),
+                            )
+                            | granule_wrong,
+                            length_mismatch,
+                            to_group
+                            | (flag[WqeFlag.SOLICITED] & (opcodes[Opcode.WRITE] | reads))
+                            | (reads & (inline | (wqe.num_sge != 1) | ~wqe.length.any())),
                         )
-                        | length_mismatch
-                        | granule_wrong
-                        | to_group
-                        | (~context.wide & (inline | ipv6))
-                        | (flag[WqeFlag.IMMEDIATE] & ~immediate_allowed)
-                        | (flag[WqeFlag.SOLICITED] & (opcodes[Opcode.WRITE] | reads))
-                        | (reads & (inline | (wqe.num_sge != 1) | ~wqe.length.any()))
                     ),
                 ]
                 m.d.sync += room.eq(mtu - overhead)
@@ -352,6 +355,7 @@ class WqeFetch(wiring.Component):
                 too_long = wqe.length[len(room) :].any() | (room < wqe.length[: len(room)])
                 too_coarse = mask[len(room) :].any() | (mask[: len(room)] >= room)
                 m.d.sync += length_wrong.eq(too_long & too_coarse & ~reads)
+                m.d.sync += operation_wrong.eq(wrong.any())
                 m.d.comb += clears.eq(spoiled)
                 m.next = "COMPARE"
 

@@ -203,7 +203,6 @@ class FrameBuilder(wiring.Component):
         head, head_next = Signal(len(self.tail)), Signal(len(self.tail))
         # The state IDLE, and that with room for the longest header and all else that a start needs.
         idle, clear = Signal(), Signal()
-        space = Signal()  # room for a word and the next
         cursor = Signal(len(self.write_high_address))
         odd = Signal()  # the word's first quad is written
         under_way = Signal(range(FRAMES + 1))
@@ -251,13 +250,15 @@ class FrameBuilder(wiring.Component):
                 group.eq(destination.link.dest_mac[MAC_GROUP_BIT]),
             ]
 
-        # ``draws`` is the state PAYLOAD, in a register: what depends on payload is late.
+        # ``draws`` is the state PAYLOAD, in a register, and ready is another: what depends on
+        # payload is late.
         draws, takes, ends_payload = Signal(), Signal(), Signal()
+        begins_payload, space_next = Signal(), Signal()
         m.d.comb += [
-            self.payload.ready.eq(draws & space),
-            takes.eq(self.payload.valid & draws & space),
-            ends_payload.eq(self.payload.valid & draws & space & self.payload.p.last),
+            takes.eq(self.payload.valid & self.payload.ready),
+            ends_payload.eq(takes & self.payload.p.last),
         ]
+        m.d.sync += self.payload.ready.eq((begins_payload | (draws & ~ends_payload)) & space_next)
         with m.If(draws):
             m.d.comb += [
                 payload_puts.eq(1),
@@ -275,7 +276,9 @@ class FrameBuilder(wiring.Component):
             m.d.sync += idle.eq(0)
         with m.Elif(end):
             m.d.sync += idle.eq(1)
-        with m.If(ends_payload):
+        with m.If(begins_payload):
+            m.d.sync += draws.eq(1)
+        with m.Elif(ends_payload):
             m.d.sync += draws.eq(0)
 
         with m.FSM(init="CLEAR"):
@@ -319,13 +322,13 @@ class FrameBuilder(wiring.Component):
                     word_valid.eq(1),
                     alone.eq(header.alone),
                 ]
-                with m.If(header.upcoming >= DDP_STEP):
+                with m.If(header.step >= DDP_STEP - 1):
                     m.d.sync += destination.used.eq(1)
                 with m.If(header.step == last_step):
                     m.d.comb += header.last.eq(1)
                     m.d.sync += heads.eq(0)
                     with m.If(segment.has_payload):
-                        m.d.sync += draws.eq(1)
+                        m.d.comb += begins_payload.eq(1)
                         m.next = "PAYLOAD"
                     with m.Elif(shares):
                         m.next = "REST"
@@ -373,8 +376,8 @@ class FrameBuilder(wiring.Component):
                 & destination_ready
                 & ~start
             ),
-            space.eq(is_free(cursor, 4)),
         ]
+        m.d.comb += space_next.eq(is_free(cursor, 4))
         with m.If(end & good):
             m.d.sync += head.eq(head_next)
 

@@ -231,12 +231,14 @@ class PayloadReader(wiring.Component):
         completes = Signal()  # that, a word of the frame
         closes = Signal()  # ... the piece's last step does
         step = Signal()
-        runs, tells = Signal(), Signal()  # there is a piece, and no event to be taken
+        # There is a piece, and no event to be taken; and a word of memory is needed.
+        runs, draws = Signal(), Signal()
+        tells, needs_next = Signal(), Signal()
         out_free = ~self.o.valid | self.o.ready
         m.d.comb += [
             rotated.eq(turned),
             step.eq(runs & (out_free | ~completes) & (words.valid | ~needs_word)),
-            words.ready.eq(step & needs_word),
+            words.ready.eq(draws & (out_free | ~completes)),
             alignments.o.ready.eq(~active | (step & ending)),
             told.p.type.eq(EventType.DMA_READ),
         ]
@@ -294,7 +296,9 @@ class PayloadReader(wiring.Component):
         coming = alignments.o.p
         ends_first = coming.single & ~(coming.spill & coming.final)
         closes_coming = coming.spill | coming.final | (coming.tail == 0)
-        m.d.sync += runs.eq(Mux(alignments.o.ready, alignments.o.valid, active) & ~tells)
+        runs_next = Mux(alignments.o.ready, alignments.o.valid, active) & ~tells
+        m.d.comb += needs_next.eq(alignments.o.ready | (needs_word & ~(step & last_word)))
+        m.d.sync += [runs.eq(runs_next), draws.eq(runs_next & needs_next)]
         with m.If(alignments.o.ready):
             m.d.sync += [
                 active.eq(alignments.o.valid),

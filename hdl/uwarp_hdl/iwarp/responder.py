@@ -9,7 +9,7 @@ behaviour, 7.8 and 7.11).
                +--> rows, destinations: memory of the slot
                +--> destinations: those that came --> terminates, to the event ring
 
-A request takes 6 cycles, more if its memory is in use. Responses of a QP, or from a region, that
+A request takes 7 cycles, more if its memory is in use. Responses of a QP, or from a region, that
 ``close`` names are dropped: their slots are marked until they are free again, and the segmenter
 cuts no more of them. The slots are looked at one a cycle; the closing is done when the segments
 that were cut by then are through.
@@ -172,30 +172,25 @@ class Responder(wiring.Component):
         at = Signal(DESTINATION_WORDS, init=1)  # one of them is 1
         row_taken = Signal()
         told_slot, has_room = self._tell(m, at, present)
-        offered = present & free.o.valid & ~self.busy & ~comes
-        puts = Signal()
+        works = Signal()  # from the cycle after that in which there is a slot for it
+        puts, done = Signal(), Signal()
         m.d.comb += [
-            puts.eq(
-                ~fetched_valid
-                & Mux(
-                    comes,
-                    present & has_room,
-                    offered & (~at[-1] | row_taken),
-                )
-            ),
+            puts.eq(works & ~fetched_valid & (~at[-1] | row_taken | comes)),
+            done.eq(puts & at[-1]),
             waiting.i.valid.eq(taken),
             free.o.ready.eq(taken),
         ]
         m.d.sync += [
             self.lost.eq(present & comes & ~has_room),
-            self.requests.ready.eq((puts & at[-1]) | (present & comes & ~has_room)),
+            self.requests.ready.eq(done | (present & comes & ~has_room)),
+            works.eq(present & ~done & Mux(comes, has_room, free.o.valid & ~self.busy)),
         ]
         with m.If(puts):
             m.d.sync += at.eq(at.rotate_left(1))
         # From registers: what is ready for the row is known late, and nobody waits for a request.
         row_leaves = self.rows.valid & self.rows.ready
         m.d.sync += [
-            self.rows.valid.eq(offered & ~row_taken & ~row_leaves),
+            self.rows.valid.eq(works & ~comes & ~row_taken & ~row_leaves),
             row_taken.eq((row_taken | row_leaves) & ~taken),
         ]
         self._write(m, fetched, fetched_valid, at, puts, comes, Mux(comes, told_slot, free.o.p))

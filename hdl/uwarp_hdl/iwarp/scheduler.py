@@ -155,12 +155,13 @@ class _Waiting(wiring.Component):
             kept = Signal(name=f"kept_{number}")  # some are in memory
             reads, arrives = (Signal(name=f"{name}_{number}") for name in ("reads", "arrives"))
             stored = writer.en & (self.i_slot == number)
-            m.d.comb += kept.eq(into != out_of)
+            out_next = Signal.like(out_of, name=f"out_next_{number}")
+            m.d.comb += out_next.eq(out_of + 1)
             m.d.sync += arrives.eq(reads)
-            with m.If(stored):
-                m.d.sync += into.eq(into + 1)
             with m.If(reads):
-                m.d.sync += out_of.eq(out_of + 1)
+                m.d.sync += [out_of.eq(out_next), kept.eq(out_next != into)]
+            with m.If(stored):
+                m.d.sync += [into.eq(into + 1), kept.eq(1)]
             with m.If(port.ready):
                 m.d.sync += port.valid.eq(0)
             with m.If(arrives):
@@ -236,6 +237,7 @@ class SendScheduler(wiring.Component):
         state_layout = data.StructLayout(
             {
                 "in_flight": flight,
+                "active": 1,  # some are
                 "epoch": EPOCH_WIDTH,
                 "waiting": 1,
                 "work": 1,  # the producer is not ``next``
@@ -323,6 +325,9 @@ class SendScheduler(wiring.Component):
         ]
 
         work = ~equal(m, doorbell.index, following)
+        # A retirement is taken in the cycle after its last.
+        retires = self.retirements.valid & ~self.retirements.ready
+        m.d.sync += self.retirements.ready.eq(0)
         with m.FSM(init="CLEAR") as fsm:
             with m.State("CLEAR"):
                 # ``row`` is 0.
@@ -343,16 +348,16 @@ class SendScheduler(wiring.Component):
                     m.d.comb += read.addr.eq(Cat(_Word.STATE, doorbell.qpn[:qp_bits]))
                     m.d.sync += qpn.eq(doorbell.qpn)
                     m.next = "DOORBELL"
-                with m.Elif(self.retirements.valid):
+                with m.Elif(retires):
                     m.d.comb += read.addr.eq(Cat(_Word.STATE, retirement.qpn))
                     m.next = "RETIRE"
-                with m.Elif(waiting.valid & may_look):
-                    m.d.comb += [
-                        read.addr.eq(Cat(_Word.STATE, waiting.p)),
-                        waiting.ready.eq(1),
-                    ]
+                with m.Else():
+                    # Whether or not it has its turn.
+                    m.d.comb += read.addr.eq(Cat(_Word.STATE, waiting.p))
                     m.d.sync += qpn.eq(waiting.p)
-                    m.next = "LOOK"
+                    with m.If(waiting.valid & may_look):
+                        m.d.comb += waiting.ready.eq(1)
+                        m.next = "LOOK"
 
             with m.State("DOORBELL"):
                 m.d.comb += self.qp.index.eq(qpn)
@@ -417,10 +422,12 @@ class SendScheduler(wiring.Component):
 
             with m.State("RETIRED"):
                 with m.If(can_ask | ~retirement.release):
-                    m.d.comb += [release.eq(retirement.release), self.retirements.ready.eq(1)]
+                    m.d.comb += release.eq(retirement.release)
+                    m.d.sync += self.retirements.ready.eq(1)
                     m.next = "IDLE"
 
             with m.State("LOOK"):
+                m.d.comb += self.qp.index.eq(qpn)
                 with m.If(~missed):
                     m.next = "DECIDE"
 
@@ -452,16 +459,19 @@ class SendScheduler(wiring.Component):
                     with m.Else():
                         m.d.comb += queues_one.eq(1)
                         m.next = "IDLE"
-                with m.Elif(self.retirements.valid & ~retirement.release):
+                with m.Elif(retires & ~retirement.release):
                     m.next = "GRANT_RETIRE"
 
             with m.State("GRANT_RETIRE"):
                 m.next = "GRANT_RETIRED"
 
             with m.State("GRANT_RETIRED"):
-                m.d.comb += self.retirements.ready.eq(1)
+                m.d.sync += self.retirements.ready.eq(1)
                 with m.If(retirement.qpn == qpn):
-                    m.d.sync += row.in_flight.eq(written.in_flight)
+                    m.d.sync += [
+                        row.in_flight.eq(written.in_flight),
+                        row.active.eq(written.active),
+                    ]
                 m.next = "GRANT"
 
             with m.State("FETCH"):
@@ -470,13 +480,14 @@ class SendScheduler(wiring.Component):
                     written.work.eq(more),
                     written.waiting.eq(more),
                     written.in_flight.eq(row.in_flight + 1),
+                    written.active.eq(1),
                 ]
                 with m.If(self.fetches.valid & self.fetches.ready):
                     m.d.comb += [
                         free.ready.eq(1),
                         write.en.eq(1),
                         queues_one.eq(more),
-                        more_extra.eq(row.in_flight.any()),
+                        more_extra.eq(row.active),
                     ]
                     m.next = "IDLE"
 
@@ -518,7 +529,7 @@ class SendScheduler(wiring.Component):
             m.d.sync += failed.eq(self.qp_failed)
         # One request after the other: it waits in a register, not the turn or the retirement.
         m.d.comb += [
-            may_fetch.eq((qp.state == QpState.RTS) & ~failed & ~(row.in_flight.any() & extra_full)),
+            may_fetch.eq((qp.state == QpState.RTS) & ~failed & ~(row.active & extra_full)),
             can_ask.eq(~request.valid),
         ]
         m.d.sync += reserved.eq(reserve)
@@ -538,6 +549,7 @@ class SendScheduler(wiring.Component):
                 write.addr.eq(Cat(_Word.STATE, retirement.qpn)),
                 written.eq(retiring),
                 written.in_flight.eq(retiring.in_flight - 1),
+                written.active.eq(retiring.in_flight != 1),
                 write.en.eq(1),
                 queue.eq(retirement.slot),
                 queues_slot.eq(1),

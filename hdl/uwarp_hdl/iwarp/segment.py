@@ -520,7 +520,7 @@ class Segmenter(wiring.Component):
         enough, read_taken, all_done = (
             Signal(name=name, attrs={"keep": 1}) for name in ("enough", "read_taken", "all_done")
         )
-        asks_read = Signal()
+        asks_read, has_payload = Signal(), Signal()
         # A cycle later than ``all_done``, which does not wait for ``enough``.
         m.d.sync += whole.eq(enough | ~asks_read)
         m.d.comb += [
@@ -541,7 +541,7 @@ class Segmenter(wiring.Component):
             segment.discard.eq(stale),
             segment.opens.eq(is_read),
             segment.status.eq(Mux(failed, Status.GENERAL_ERR, kind.status)),
-            segment.has_payload.eq(needed != 0),
+            segment.has_payload.eq(has_payload),
             segment.octets.eq(needed + headers),
             segment.udp_port.eq(udp_port),
             closing_msn.eq(Mux(owner.responds, quads_of.immediate, Mux(numbered, msn, 0))),
@@ -551,7 +551,7 @@ class Segmenter(wiring.Component):
             job.place.eq(octet),
             job.final.eq(enough),
             # Not before the segment is taken, which has what is needed to begin with.
-            asks_read.eq(frame & (needed != 0)),
+            asks_read.eq(frame & has_payload),
             self.reads.valid.eq(emits & asks_read & segment_done),
             read_taken.eq(self.reads.valid & self.reads.ready),
             job.qpn.eq(owner.qpn),
@@ -683,6 +683,7 @@ class Segmenter(wiring.Component):
             ]
 
         strobes = (
+            self.resets.ready,
             *(turn_taken, asks_qp, appending, decides, goes_again, steps_aside),
             *(writes_row, appends_row, resets_row, resets_next, loaded, offsets, sizes, finishing),
         )
@@ -706,7 +707,7 @@ class Segmenter(wiring.Component):
                 m.d.comb += self.between.eq(1)
                 m.d.sync += owner.eq(coming_list)
                 with m.If(self.resets.valid):
-                    m.d.comb += self.resets.ready.eq(1)
+                    m.d.sync += self.resets.ready.eq(1)
                     m.next = "RESET"
                 with m.Elif(self.qp.held):
                     pass
@@ -886,6 +887,7 @@ class Segmenter(wiring.Component):
                 ends.eq(~frame | single),
                 has_more.eq((frame & ~single) | (row.count != 1)),
                 needed.eq(size),
+                has_payload.eq(~is_bare & remaining.any()),
                 drained.eq(0),
                 segment_taken.eq(0),
                 opening_taken.eq(0),
@@ -1044,19 +1046,20 @@ class Segmenter(wiring.Component):
         arrival, response = self.messages.p, self.responses.p
         layouts = message_words(self._parameters)
         written = Signal(2)  # words of the message
+        complete = Signal()  # all of them but the last
         follows = Signal()  # one is written
         step = Signal(2)  # the response's word
         responds = Signal()
         m.d.comb += [
-            follows.eq(self.messages_begin & ~written.all()),
+            follows.eq(self.messages_begin & ~complete),
             responds.eq(self.responses.valid & ~follows & ~appending & ~self.pieces.follows),
             self.messages.ready.eq(appending),
             self.responses.ready.eq(responds & step[1]),
         ]
         with m.If(follows):
-            m.d.sync += written.eq(written + 1)
+            m.d.sync += [written.eq(written + 1), complete.eq(written[1])]
         with m.If(appending):
-            m.d.sync += written.eq(0)
+            m.d.sync += [written.eq(0), complete.eq(0)]
         with m.If(responds):
             m.d.sync += step.eq(Mux(step[1], 0, step + 1))
 
