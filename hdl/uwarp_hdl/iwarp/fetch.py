@@ -215,19 +215,20 @@ class WqeFetch(wiring.Component):
         # Ask. A context is done after its words have left the FIFO, so their room is there.
         burst = self.read.bursts
         fetch = self.fetches.p
-        burst_free = ~burst.valid | burst.ready
         room = Signal()
         asks = Signal()
         done = Signal()
         compares = Signal()  # an SGE; it makes a piece two cycles later
-        with m.If(burst_free):
+        with m.If(burst.valid):
+            m.d.sync += burst.valid.eq(~burst.ready)
+        with m.Else():
             m.d.sync += [
                 burst.valid.eq(asks),
                 burst.p.address.eq(fetch.entry << 6),
                 burst.p.beats.eq(Mux(fetch.wide, WIDE_WORDS - 1, WQE_WORDS - 1)),
             ]
         m.d.comb += asks.eq(
-            self.fetches.valid & ~self.fetches.ready & burst_free & room & ~compares
+            self.fetches.valid & ~self.fetches.ready & ~burst.valid & room & ~compares
         )
         context, context_loads = self._keep_contexts(m, fetch, asks, room, done)
         m.d.comb += [
@@ -291,12 +292,14 @@ class WqeFetch(wiring.Component):
         to_group = wqe.dest_mac[MAC_GROUP_BIT] & Cat(opcodes[item] for item in _UNICAST).any()
 
         overhead = Signal(range(max(OVERHEAD.values()) + IPV6_OVERHEAD + 1))
+        m.d.sync += overhead.eq(0)
         for opcode, matches in opcodes.items():
             with m.If(matches):
-                m.d.comb += overhead.eq(OVERHEAD[opcode] + Mux(ipv6, IPV6_OVERHEAD, 0))
+                m.d.sync += overhead.eq(OVERHEAD[opcode] + Mux(ipv6, IPV6_OVERHEAD, 0))
 
         mask = Signal(16)
         room = Signal(LENGTH_WIDTH)
+        wrong = Signal(4)  # of the operation, in parts
         operation_wrong = Signal()
         length_wrong = Signal()
         status = Signal(STATUS_WIDTH)
@@ -306,7 +309,7 @@ class WqeFetch(wiring.Component):
         m.d.comb += [told.p.type.eq(EventType.DMA_READ), told.p.number.eq(context.qpn)]
         with m.If(told.ready):
             m.d.sync += told.valid.eq(0)
-        with m.FSM() as fsm:
+        with m.FSM():
             with m.State("COLLECT"):
                 m.d.sync += mtu.eq(clamped_mtu(self._parameters, context.path_mtu))
                 with m.If(taken):
@@ -323,36 +326,41 @@ class WqeFetch(wiring.Component):
                 # In every cycle, of which the last one counts.
                 m.d.sync += [
                     mask.eq(granule_mask),
-                    operation_wrong.eq(
-                        unreadable
-                        | ~Cat(opcodes.values()).any()
-                        | Mux(
-                            context.wide,
-                            at_least(wqe.num_sge, MAX_SGE + 1),
-                            at_least(wqe.num_sge, 2),
+                    wrong.eq(
+                        Cat(
+                            unreadable
+                            | ~Cat(opcodes.values()).any()
+                            | (~context.wide & (inline | ipv6))
+                            | (flag[WqeFlag.IMMEDIATE] & ~immediate_allowed),
+                            Mux(
+                                context.wide,
+                                at_least(wqe.num_sge, MAX_SGE + 1),
+                                at_least(wqe.num_sge, 2),
+                            )
+                            | granule_wrong,
+                            length_mismatch,
+                            to_group
+                            | (flag[WqeFlag.SOLICITED] & (opcodes[Opcode.WRITE] | reads))
+                            | (reads & (inline | (wqe.num_sge != 1) | ~wqe.length.any())),
                         )
-                        | length_mismatch
-                        | granule_wrong
-                        | to_group
-                        | (~context.wide & (inline | ipv6))
-                        | (flag[WqeFlag.IMMEDIATE] & ~immediate_allowed)
-                        | (flag[WqeFlag.SOLICITED] & (opcodes[Opcode.WRITE] | reads))
-                        | (reads & (inline | (wqe.num_sge != 1) | ~wqe.length.any()))
                     ),
                 ]
                 m.d.sync += room.eq(mtu - overhead)
                 with m.If(taken & last):
                     m.d.sync += [failed.eq(0), count.eq(0), told.valid.eq(unreadable)]
+                    m.d.sync += self.messages_begin.eq(1)
                     m.next = "ADD"
 
             with m.State("ADD"):
                 too_long = wqe.length[len(room) :].any() | (room < wqe.length[: len(room)])
                 too_coarse = mask[len(room) :].any() | (mask[: len(room)] >= room)
                 m.d.sync += length_wrong.eq(too_long & too_coarse & ~reads)
+                m.d.sync += operation_wrong.eq(wrong.any())
                 m.d.comb += clears.eq(spoiled)
                 m.next = "COMPARE"
 
             with m.State("COMPARE"):
+                m.d.sync += self.messages.valid.eq(~told.valid)
                 m.next = "STATUS"
 
             with m.State("STATUS"):
@@ -364,11 +372,11 @@ class WqeFetch(wiring.Component):
                     m.d.comb += status.eq(Status.LOC_PROT_ERR)
                 with m.Else():
                     m.d.comb += status.eq(Status.SUCCESS)
-                m.d.comb += self.messages.valid.eq(~told.valid)
+                m.d.sync += self.messages.valid.eq(~told.valid)
                 with m.If(done):
+                    m.d.sync += [self.messages.valid.eq(0), self.messages_begin.eq(0)]
                     m.next = "COLLECT"
 
-        m.d.comb += self.messages_begin.eq(~fsm.ongoing("COLLECT"))
         with m.If(clears):
             m.d.sync += wqe.eq(0)
 
@@ -563,10 +571,11 @@ class WqeFetch(wiring.Component):
                 )
             )
         )
+        # The comparison is late: the rest is the register's reset.
         with m.If(compares):
-            m.d.sync += allowed.eq(
-                allowed & sound & ~offset[64] & ~offset_end[64] & (region.length >= offset_end[:64])
-            )
+            m.d.sync += allowed.eq(allowed & (region.length >= offset_end[:64]))
+        with m.If(compares & ~(sound & ~offset[64] & ~offset_end[64])):
+            m.d.sync += allowed.eq(0)
 
         # Of the three that an address may be, all but one are 0: a choice without a multiplexer.
         asked, fetch = self.fetches.ready, self.fetches.p

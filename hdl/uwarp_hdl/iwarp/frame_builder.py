@@ -11,7 +11,7 @@ A pair of quads a cycle, and one cycle between frames; VLAN tag and IPv6 have a 
 odd quad. A segment that nothing is built beside waits 3 cycles for its destination. The payload
 begins with a pair, but that of a Send with a high quad, after the header's last one. After an odd
 quad the halves of a pair go to two words of the buffer, which takes both at once. A frame is
-announced 9 cycles after its last word, and its checks come 7 after that; by then the builder is on
+announced 8 cycles after its last word, and its checks come 8 after that; by then the builder is on
 the next one. CRC and UDP checksum are not in the buffer: the sender inserts them.
 """
 
@@ -115,13 +115,13 @@ class FrameBuilder(wiring.Component):
         First word of the buffer that is still in use; one bit more than an address.
     frames : Out(stream of FrameEnd)
     checks : Out(stream of FrameChecks)
-        Of each FrameEnd with ``frame``, in their order, no later than 7 cycles after it is offered.
+        Of each FrameEnd with ``frame``, in their order, no later than 8 cycles after it is offered.
     done : Out(stream of done_layout)
         One for each FrameEnd with ``completes``, offered no later than that.
     finished : In(2)
         Number of FrameEnds that are through: the last beat has left, the completion is written.
     built : Out(1)
-        Strobe: a segment is built, or will not be, and its payload read.
+        Strobe, a cycle later: a segment is built, or will not be, and its payload read.
     failed_slot, failed : In, Out(1)
         Whether a payload read of the slot's message has failed. It may not be told in a cycle, but
         the message still ends as one that has.
@@ -201,8 +201,8 @@ class FrameBuilder(wiring.Component):
         last_step = Signal(4)
         shares = Signal()  # the pair after it holds the header's last octets
         head, head_next = Signal(len(self.tail)), Signal(len(self.tail))
-        clear = Signal()  # room for the longest header, and all else that a start needs
-        space = Signal()  # room for a word and the next
+        # The state IDLE, and that with room for the longest header and all else that a start needs.
+        idle, clear = Signal(), Signal()
         cursor = Signal(len(self.write_high_address))
         odd = Signal()  # the word's first quad is written
         under_way = Signal(range(FRAMES + 1))
@@ -210,15 +210,15 @@ class FrameBuilder(wiring.Component):
         sweep = Signal(range(n_slots))
 
         start = Signal()
+        heads = Signal()  # the state HEADER
         word = Signal(64)
         word_valid = Signal()
         alone = Signal()  # only the high quad is of the frame
         end, ended = Signal(), Signal()
-        bad, marks_slot = Signal(), Signal()
+        bad, was_bad, marks_slot = Signal(), Signal(), Signal()
         begun = Signal(2)  # ``start`` one and two cycles ago
         m.d.sync += begun.eq(Cat(start, begun[0]))
         destination, destination_ready = self._fetch_destination(m, start)
-        idle = Signal()
         header = self._header(m, segment, destination, start, begun)
         # Before it is known that one begins: until then it begins again and again.
         m.d.comb += header.start.eq(idle)
@@ -231,7 +231,7 @@ class FrameBuilder(wiring.Component):
             # Whoever does not hear of a mark cuts a segment in vain, as before it is there.
             mark_read.addr.eq(Mux(begun[0], segment.slot, self.failed_slot)),
             self.failed.eq(mark_read.data & ~begun[0]),
-            self.built.eq(end),
+            self.built.eq(ended),
             mark_write.addr.eq(segment.slot),
             mark_write.data.eq(marks_slot),
             mark_write.en.eq(ended),
@@ -239,6 +239,7 @@ class FrameBuilder(wiring.Component):
         # The segment is still there in the cycle after its end, and nothing yet asks for its mark.
         m.d.sync += [
             ended.eq(end),
+            was_bad.eq(bad),
             marks_slot.eq(bad & ~segment.last),
             under_way.eq(under_way + start - self.finished),
         ]
@@ -249,13 +250,15 @@ class FrameBuilder(wiring.Component):
                 group.eq(destination.link.dest_mac[MAC_GROUP_BIT]),
             ]
 
-        # ``draws`` is the state PAYLOAD, in a register: what depends on payload is late.
+        # ``draws`` is the state PAYLOAD, in a register, and ready is another: what depends on
+        # payload is late.
         draws, takes, ends_payload = Signal(), Signal(), Signal()
+        begins_payload, space_next = Signal(), Signal()
         m.d.comb += [
-            self.payload.ready.eq(draws & space),
-            takes.eq(self.payload.valid & draws & space),
-            ends_payload.eq(self.payload.valid & draws & space & self.payload.p.last),
+            takes.eq(self.payload.valid & self.payload.ready),
+            ends_payload.eq(takes & self.payload.p.last),
         ]
+        m.d.sync += self.payload.ready.eq((begins_payload | (draws & ~ends_payload)) & space_next)
         with m.If(draws):
             m.d.comb += [
                 payload_puts.eq(1),
@@ -263,8 +266,19 @@ class FrameBuilder(wiring.Component):
                 bad.eq(marked | self.payload.p.error),
                 end.eq(ends_payload),
             ]
-        m.d.comb += header.left_taken.eq(takes)
-        with m.If(ends_payload):
+        m.d.comb += [
+            header.left_taken.eq(takes),
+            header.advance.eq(heads),
+            self.segments.ready.eq(clear),
+            start.eq(clear & self.segments.valid),
+        ]
+        with m.If(start):
+            m.d.sync += idle.eq(0)
+        with m.Elif(end):
+            m.d.sync += idle.eq(1)
+        with m.If(begins_payload):
+            m.d.sync += draws.eq(1)
+        with m.Elif(ends_payload):
             m.d.sync += draws.eq(0)
 
         with m.FSM(init="CLEAR"):
@@ -277,23 +291,20 @@ class FrameBuilder(wiring.Component):
                 ]
                 m.d.sync += sweep.eq(sweep + 1)
                 with m.If(sweep == n_slots - 1):
+                    m.d.sync += idle.eq(1)
                     m.next = "IDLE"
 
             with m.State("IDLE"):
-                m.d.comb += [
-                    idle.eq(1),
-                    self.segments.ready.eq(clear),
-                ]
                 m.d.sync += [segment.eq(self.segments.p), cursor.eq(head), refused.eq(0)]
                 m.d.sync += odd.eq(0)
                 self._measure_header(m, self.segments.p, last_step, shares)
-                with m.If(self.segments.valid & self.segments.ready):
-                    m.d.comb += start.eq(1)
+                with m.If(start):
                     with m.If(~self.segments.p.frame):
                         m.next = "MARK"
                     with m.Elif(self.segments.p.opens):
                         m.next = "OPEN"
                     with m.Else():
+                        m.d.sync += heads.eq(1)
                         m.next = "HEADER"
 
             with m.State("OPEN"):
@@ -301,6 +312,7 @@ class FrameBuilder(wiring.Component):
                 with m.If(answered):
                     m.d.sync += refused.eq(~answer)
                     with m.If(answer):
+                        m.d.sync += heads.eq(1)
                         m.next = "HEADER"
                     with m.Else():
                         m.next = "MARK"
@@ -309,14 +321,14 @@ class FrameBuilder(wiring.Component):
                 m.d.comb += [
                     word_valid.eq(1),
                     alone.eq(header.alone),
-                    header.advance.eq(1),
                 ]
-                with m.If(header.upcoming >= DDP_STEP):
+                with m.If(header.step >= DDP_STEP - 1):
                     m.d.sync += destination.used.eq(1)
                 with m.If(header.step == last_step):
                     m.d.comb += header.last.eq(1)
+                    m.d.sync += heads.eq(0)
                     with m.If(segment.has_payload):
-                        m.d.sync += draws.eq(1)
+                        m.d.comb += begins_payload.eq(1)
                         m.next = "PAYLOAD"
                     with m.Elif(shares):
                         m.next = "REST"
@@ -358,13 +370,14 @@ class FrameBuilder(wiring.Component):
             head_next.eq((Cat(1, head) + Cat(segment.octets[:3].any(), segment.octets[3:]))[1:]),
             # The number under way is that of two cycles ago: the next start is later than that.
             clear.eq(
-                is_free(next_head, _HEADER_ROOM)
+                (idle | end)
+                & is_free(next_head, _HEADER_ROOM)
                 & (under_way != FRAMES)
                 & destination_ready
                 & ~start
             ),
-            space.eq(is_free(cursor, 4)),
         ]
+        m.d.comb += space_next.eq(is_free(cursor, 4))
         with m.If(end & good):
             m.d.sync += head.eq(head_next)
 
@@ -376,9 +389,9 @@ class FrameBuilder(wiring.Component):
                 if name != "tracked"
             ),
             done.p.tracked.eq(segment.frame & segment.opens & ~refused),
-            done.valid.eq(end & segment.last),
+            done.valid.eq(ended & segment.last),
         ]
-        with m.If(bad):
+        with m.If(was_bad):
             m.d.comb += done.p.status.eq(Status.GENERAL_ERR)
         with m.If(refused):
             m.d.comb += done.p.status.eq(Status.NO_TRACKER)

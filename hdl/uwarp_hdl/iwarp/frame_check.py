@@ -29,7 +29,7 @@ __all__ = ["FrameCheck", "FrameChecks", "FrameEnd"]
 _INITIAL = crc32c.unstep(crc32c.INITIAL, 2)
 
 #: Cycles from a frame's last word to its announcement, and to its checks.
-_ANNOUNCED, _CHECKED = 7, 14
+_ANNOUNCED, _CHECKED = 6, 14
 
 
 #: What the sum of 32 bits begins with. Of the pseudo header (RFC 768; RFC 8200, section 8.1) it has
@@ -95,7 +95,7 @@ class FrameCheck(wiring.Component):
     end : In(FrameEnd), end_valid : In(1)
         With the last word of the frame, or alone if ``frame`` is not set.
     o : Out(FrameEnd), o_valid : Out(1)
-        ``end`` 7 cycles later.
+        ``end`` 6 cycles later.
     checks : Out(FrameChecks), checks_valid : Out(1)
         Of an end with ``frame``, 14 cycles after that.
     """

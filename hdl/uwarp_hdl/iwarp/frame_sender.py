@@ -73,15 +73,15 @@ class FrameSender(wiring.Component):
         Into the buffer, each half of a word. Of a frame's last word only the low one counts.
     frames : In(stream of FrameEnd)
     checks : In(stream of FrameChecks)
-        Of each with ``frame``, no later than 7 cycles after that.
+        Of each with ``frame``, no later than 8 cycles after that.
     tail : Out
         First word of the buffer that is still to be sent; one bit more than an address.
     tx : Out(PacketSignature())
     own, group, terminate : Out(1)
         Of the frame that ``tx`` offers, as FrameEnd has them.
     passed, completes : Out(1)
-        In the cycle in which the last beat of a frame is taken, or a FrameEnd without a frame
-        has come this far: ``passed``, and with it that FrameEnd's ``completes``.
+        In the cycle after that in which the last beat of a frame is taken, or a FrameEnd without
+        a frame has come this far: ``passed``, and with it that FrameEnd's ``completes``.
     """
 
     def __init__(self, parameters: Parameters) -> None:
@@ -125,26 +125,37 @@ class FrameSender(wiring.Component):
         advance = Signal()
         m.d.comb += advance.eq(~self.tx.valid | self.tx.ready)
 
+        # The next frame waits in a register, so that what is late here goes no further.
+        coming, coming_valid = Signal(FrameEnd), Signal()
+        gives = Signal()
+        m.d.comb += [
+            gives.eq(coming_valid & (self.enable | ~coming.frame)),
+            self.frames.ready.eq(~coming_valid),
+        ]
+        with m.If(~coming_valid):
+            m.d.sync += [coming.eq(self.frames.p), coming_valid.eq(self.frames.valid)]
+
         # The frame whose words are being read. What follows from its length is known a cycle after
-        # it; until then it is that of the frame before, whose CRC was not in the first word either.
+        # it; until then it is that of the frame before, of which nothing is in the first word
+        # either.
         active = Signal()
         frame = Signal(FrameEnd)
         index = Signal(LENGTH_WIDTH - 3)
-        crc_word = Signal(len(index), init=-1)
-        place = Signal(3)  # of the CRC in that word
+        word_before = Signal(len(index), init=-1)  # that of the CRC
+        place = Signal(3)  # of the CRC in its word
         with m.If(frame.frame):
-            m.d.sync += Cat(place, crc_word).eq(frame.octets - CRC_OCTETS)
-        begins_crc, had_crc = Signal(), Signal()  # this word, the one before
+            m.d.sync += Cat(place, word_before).eq(frame.octets - CRC_OCTETS - 8)
+        # This word, the one before; the frame's last. Known a word ahead.
+        begins_crc, had_crc, is_last = Signal(), Signal(), Signal()
         spills = place > CRC_OCTETS
         next_stage = Signal(_Stage)
         # Signals of their own: a Verilog process does not see what it has yet to assign.
         next_valid, next_last = Signal(), Signal()
         m.d.comb += [
-            begins_crc.eq(index == crc_word),
             *(read.addr.eq(self.tail) for read in reads),
             *(read.en.eq(advance) for read in reads),
             next_valid.eq(active & frame.frame),
-            next_last.eq(Mux(spills, had_crc, begins_crc)),
+            next_last.eq(is_last),
             next_stage.valid.eq(next_valid),
             next_stage.last.eq(next_last),
             next_stage.count.eq(8),
@@ -174,23 +185,26 @@ class FrameSender(wiring.Component):
 
         ending = next_stage.mark | (next_valid & next_last)
         loads = Signal()
-        m.d.comb += [
-            loads.eq(advance & (~active | ending)),
-            self.frames.ready.eq(loads & (self.enable | ~self.frames.p.frame)),
-        ]
+        m.d.comb += loads.eq(advance & (~active | ending))
         with m.If(advance & next_valid):
             m.d.sync += [
                 index.eq(index + 1),
+                begins_crc.eq(index == word_before),
                 had_crc.eq(begins_crc),
+                is_last.eq(Mux(spills, begins_crc, index == word_before)),
                 self.tail.eq(self.tail + 1),
             ]
         with m.If(loads):
             m.d.sync += [
-                active.eq(self.frames.valid & self.frames.ready),
-                frame.eq(self.frames.p),
+                active.eq(gives),
+                frame.eq(coming),
                 index.eq(0),
+                begins_crc.eq(0),
                 had_crc.eq(0),
+                is_last.eq(0),
             ]
+        with m.If(loads & gives):
+            m.d.sync += coming_valid.eq(0)
 
         # Memory, register, insertion. What may be in a word is in registers of its own that are 0
         # where it is not, so that insertion is an OR.
@@ -238,7 +252,7 @@ class FrameSender(wiring.Component):
                 completes.eq(in_register.completes),
             ]
             m.d.sync += tx.data.eq(word | straight | crossed | checksum)
-        m.d.comb += [
+        m.d.sync += [
             self.passed.eq(mark | (self.tx.valid & self.tx.ready & tx.last)),
             self.completes.eq(completes),
         ]

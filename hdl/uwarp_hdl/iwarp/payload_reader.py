@@ -10,8 +10,8 @@ the FIFO has room for it, so words always have a place, and all of the FIFO can 
 words, 32 bursts of 16, are 3.3 us of line rate at 156.25 MHz. A burst ends at a 128-octet boundary,
 hence never crosses 4 KiB.
 
-One burst a cycle, one word of memory a cycle, no gap between pieces but what asking takes: a cycle
-more than its bursts for each piece. A final piece takes one cycle more than its words if the last
+A burst every other cycle, one word of memory a cycle, no gap between pieces but what asking takes:
+two cycles for each burst of a piece. A final piece takes one cycle more than its words if the last
 one ends up in two words of the frame.
 """
 
@@ -183,13 +183,15 @@ class PayloadReader(wiring.Component):
                 with m.If(self.jobs.valid & alignments.i.ready):
                     m.next = "BURSTS"
             with m.State("BURSTS"):
-                with m.If((~bursts.valid | bursts.ready) & has_room):
+                with m.If(~bursts.valid & has_room):
                     m.d.comb += [ask.eq(1), self.jobs.ready.eq(is_last)]
                     m.d.sync += [line.eq(line + 1), begin.eq(0)]
                     with m.If(is_last):
                         m.next = "JOB"
 
-        with m.If(~bursts.valid | bursts.ready):
+        with m.If(bursts.valid):
+            m.d.sync += bursts.valid.eq(~bursts.ready)
+        with m.Else():
             m.d.sync += [
                 bursts.valid.eq(ask),
                 bursts.p.address.eq(Cat(Const(0, 3), begin, line_address + line)),
@@ -229,11 +231,14 @@ class PayloadReader(wiring.Component):
         completes = Signal()  # that, a word of the frame
         closes = Signal()  # ... the piece's last step does
         step = Signal()
+        # There is a piece, and no event to be taken; and a word of memory is needed.
+        runs, draws = Signal(), Signal()
+        tells, needs_next = Signal(), Signal()
         out_free = ~self.o.valid | self.o.ready
         m.d.comb += [
             rotated.eq(turned),
-            step.eq(active & (out_free | ~completes) & ~told.valid & (words.valid | ~needs_word)),
-            words.ready.eq(step & needs_word),
+            step.eq(runs & (out_free | ~completes) & (words.valid | ~needs_word)),
+            words.ready.eq(draws & (out_free | ~completes)),
             alignments.o.ready.eq(~active | (step & ending)),
             told.p.type.eq(EventType.DMA_READ),
         ]
@@ -245,13 +250,13 @@ class PayloadReader(wiring.Component):
             with m.If(ending & piece.final & (piece.tail != 0) & (octet >= piece.tail)):
                 m.d.comb += blend[lane].eq(0)
 
-        with m.If(told.ready):
-            m.d.sync += told.valid.eq(0)
+        failed = spoiled | words.p.error
+        m.d.comb += tells.eq(told.valid & ~told.ready)
+        m.d.sync += told.valid.eq(tells)
         with m.If(words.valid & words.ready):
-            failed = spoiled | words.p.error
+            m.d.comb += tells.eq(failed & words.p.last)
             m.d.sync += [
                 spoiled.eq(failed & ~words.p.last),
-                told.valid.eq(failed & words.p.last),
                 told.p.number.eq(piece.qpn),
             ]
         with m.If(out_free):
@@ -291,6 +296,9 @@ class PayloadReader(wiring.Component):
         coming = alignments.o.p
         ends_first = coming.single & ~(coming.spill & coming.final)
         closes_coming = coming.spill | coming.final | (coming.tail == 0)
+        runs_next = Mux(alignments.o.ready, alignments.o.valid, active) & ~tells
+        m.d.comb += needs_next.eq(alignments.o.ready | (needs_word & ~(step & last_word)))
+        m.d.sync += [runs.eq(runs_next), draws.eq(runs_next & needs_next)]
         with m.If(alignments.o.ready):
             m.d.sync += [
                 active.eq(alignments.o.valid),

@@ -9,7 +9,7 @@ behaviour, 7.8 and 7.11).
                +--> rows, destinations: memory of the slot
                +--> destinations: those that came --> terminates, to the event ring
 
-A request takes 4 cycles, more if its memory is in use. Responses of a QP, or from a region, that
+A request takes 7 cycles, more if its memory is in use. Responses of a QP, or from a region, that
 ``close`` names are dropped: their slots are marked until they are free again, and the segmenter
 cuts no more of them. The slots are looked at one a cycle; the closing is done when the segments
 that were cut by then are through.
@@ -75,7 +75,8 @@ class Responder(wiring.Component):
     fetched, fetched_valid : In(destination_write_layout), In(1)
         A word of a destination that is to be written.
     written, written_valid : Out(destination_write_layout), Out(1)
-        To the memory of destinations: ``fetched`` of the cycle before, or one of a request's words.
+        To the memory of destinations: ``fetched`` of two cycles before, or one of a request's
+        words.
     destination, destination_taken, destination_asked : Out(TableReadSignature), In(1), Out(1)
         Words of destinations; another unit uses the port in this cycle, or else this one does.
     rows : Out(stream of message_layout)
@@ -136,7 +137,11 @@ class Responder(wiring.Component):
 
         sweep = Signal(range(n_read + 1))
         comes = self.requests.p.terminate
+        # Nothing begins in the cycle in which a request is taken, which is known from a register.
+        present = self.requests.valid & ~self.requests.ready
         taken = self.requests.valid & self.requests.ready & ~comes
+        fetched, fetched_valid = Signal.like(self.fetched), Signal()
+        m.d.sync += [fetched.eq(self.fetched), fetched_valid.eq(self.fetched_valid)]
         m.d.comb += [
             self.busy.eq(~sweep[-1]),
             self.read_room.eq(free.o.valid),
@@ -166,33 +171,33 @@ class Responder(wiring.Component):
         # A word of the destination a cycle; the row in one of those.
         at = Signal(DESTINATION_WORDS, init=1)  # one of them is 1
         row_taken = Signal()
-        told_slot, has_room = self._tell(m, at)
-        offered = self.requests.valid & free.o.valid & ~self.busy & ~comes
-        row_done = row_taken | self.rows.ready
-        puts = Signal()
+        told_slot, has_room = self._tell(m, at, present)
+        works = Signal()  # from the cycle after that in which there is a slot for it
+        puts, done = Signal(), Signal()
         m.d.comb += [
-            puts.eq(
-                ~self.fetched_valid
-                & Mux(
-                    comes,
-                    self.requests.valid & has_room,
-                    offered & (~at[-1] | row_done),
-                )
-            ),
-            self.rows.valid.eq(offered & ~row_taken),
-            self.requests.ready.eq((puts & at[-1]) | self.lost),
+            puts.eq(works & ~fetched_valid & (~at[-1] | row_taken | comes)),
+            done.eq(puts & at[-1]),
             waiting.i.valid.eq(taken),
             free.o.ready.eq(taken),
         ]
+        m.d.sync += [
+            self.lost.eq(present & comes & ~has_room),
+            self.requests.ready.eq(done | (present & comes & ~has_room)),
+            works.eq(present & ~done & Mux(comes, has_room, free.o.valid & ~self.busy)),
+        ]
         with m.If(puts):
             m.d.sync += at.eq(at.rotate_left(1))
-        with m.If(offered):
-            m.d.sync += row_taken.eq(row_done & ~taken)
-        self._write(m, at, puts, comes, Mux(comes, told_slot, free.o.p))
+        # From registers: what is ready for the row is known late, and nobody waits for a request.
+        row_leaves = self.rows.valid & self.rows.ready
+        m.d.sync += [
+            self.rows.valid.eq(works & ~comes & ~row_taken & ~row_leaves),
+            row_taken.eq((row_taken | row_leaves) & ~taken),
+        ]
+        self._write(m, fetched, fetched_valid, at, puts, comes, Mux(comes, told_slot, free.o.p))
         self._drop(m, taken, request, free.o.p - first)
         return m
 
-    def _write(self, m, at, puts, comes, slot):
+    def _write(self, m, fetched, fetched_valid, at, puts, comes, slot):
         """Words of destinations. Of the low halves of PORT and LOW there is one, for both. Of a
         Terminate that came the tag is the code, of a Read Request of no meaning."""
         request, written = self.requests.p, self.written
@@ -205,7 +210,7 @@ class Responder(wiring.Component):
         ]
         assert (PORT, LOW) == (0, 1)
         choices = (
-            (self.fetched_valid, self.fetched.word),
+            (fetched_valid, fetched.word),
             (puts & (at[PORT] | at[LOW]), request.source_ip[:32]),
             (puts & at[PORT], port.as_value()),
             (puts & at[LOW], Cat(Const(0, 32), request.source_ip[32:64])),
@@ -215,14 +220,14 @@ class Responder(wiring.Component):
         )
         m.d.comb += written.word.eq(chosen_after(m, choices, "word"))
         m.d.sync += [
-            self.written_valid.eq(self.fetched_valid | puts),
+            self.written_valid.eq(fetched_valid | puts),
             written.address.index.eq(Cat(at[1] | at[3], at[2] | at[3])),
             written.address.slot.eq(slot),
         ]
-        with m.If(self.fetched_valid):
-            m.d.sync += written.address.eq(self.fetched.address)
+        with m.If(fetched_valid):
+            m.d.sync += written.address.eq(fetched.address)
 
-    def _tell(self, m, at):
+    def _tell(self, m, at, present):
         """Give the Terminates that came, of which a word a cycle is read. Returns the slot of the
         one that comes, and whether it is kept."""
         came = self.terminates.p
@@ -233,13 +238,16 @@ class Responder(wiring.Component):
         arrives = Signal(DESTINATION_WORDS)
         fetches = Signal()
         given = Signal()
+        all_wait = Signal()
         full = Signal()
-        kept = self.requests.valid & self.requests.ready & self.requests.p.terminate & ~full
+        waits_next = Signal.like(waits)
+        terminate = self.requests.p.terminate
+        kept = self.requests.valid & self.requests.ready & terminate & ~self.lost
         tells = self.terminates.valid & self.terminates.ready
         word = self.destination.row
         m.d.comb += [
-            full.eq((waits == TOLD) & at[0]),
-            self.lost.eq(self.requests.valid & self.requests.p.terminate & full),
+            full.eq(all_wait & at[0]),
+            waits_next.eq(waits + kept - tells),
             address.slot.eq(Cat(out_of, Const(-1, len(address.slot) - len(out_of)))),
             address.index.eq(step),
             self.destination.index.eq(address),
@@ -247,7 +255,8 @@ class Responder(wiring.Component):
             given.eq(fetches & ~self.destination_taken),
         ]
         m.d.sync += [
-            waits.eq(waits + kept - tells),
+            waits.eq(waits_next),
+            all_wait.eq(waits_next == TOLD),
             arrives.eq(Mux(given, 1 << step, 0)),
         ]
         # The next one is not read before this one is taken.

@@ -11,7 +11,7 @@
 A QP with work stands in the queue of waiting QPs exactly once. In its turn it is looked up in the
 QP table; not in RTS, without a CQ slot or without a message slot it goes to the queue's end and is
 asked again. A turn takes 5 cycles and the answer of the completion queues, in whose time
-retirements are taken; a doorbell takes 4, a retirement by itself 3 or 4. A doorbell that nobody
+retirements are taken; a doorbell takes 4, a retirement by itself 3. A doorbell that nobody
 waits beside is its QP's turn at once.
 """
 
@@ -155,12 +155,13 @@ class _Waiting(wiring.Component):
             kept = Signal(name=f"kept_{number}")  # some are in memory
             reads, arrives = (Signal(name=f"{name}_{number}") for name in ("reads", "arrives"))
             stored = writer.en & (self.i_slot == number)
-            m.d.comb += kept.eq(into != out_of)
+            out_next = Signal.like(out_of, name=f"out_next_{number}")
+            m.d.comb += out_next.eq(out_of + 1)
             m.d.sync += arrives.eq(reads)
-            with m.If(stored):
-                m.d.sync += into.eq(into + 1)
             with m.If(reads):
-                m.d.sync += out_of.eq(out_of + 1)
+                m.d.sync += [out_of.eq(out_next), kept.eq(out_next != into)]
+            with m.If(stored):
+                m.d.sync += [into.eq(into + 1), kept.eq(1)]
             with m.If(port.ready):
                 m.d.sync += port.valid.eq(0)
             with m.If(arrives):
@@ -236,6 +237,7 @@ class SendScheduler(wiring.Component):
         state_layout = data.StructLayout(
             {
                 "in_flight": flight,
+                "active": 1,  # some are
                 "epoch": EPOCH_WIDTH,
                 "waiting": 1,
                 "work": 1,  # the producer is not ``next``
@@ -268,10 +270,13 @@ class SendScheduler(wiring.Component):
         fetch = self.fetches.p
         next_index = Signal(32)
         more = Signal()  # work after this WQE
-        reserve = Signal()
+        reserve, release = Signal(), Signal()  # is asked for from the next cycle on
+        can_ask, reserved = Signal(), Signal()
+        may_fetch = Signal()
         retire = Signal()
         more_extra, less_extra = Signal(), Signal()
         may_look = Signal()
+        missed = Signal()  # the first part of a row was not read
         qp_asks = Signal()  # the first part of a row is asked for
         qp_known = Signal()  # all of it is there
         at_once = Signal()  # the doorbell's QP has its turn
@@ -287,7 +292,8 @@ class SendScheduler(wiring.Component):
         state_arrives, next_arrives, producer_arrives, qp_loads = (Signal() for _ in range(4))
         known = Signal()  # ``next_index``
 
-        m.d.comb += may_look.eq(self.enable & ~self.qp_taken & ~self.qp.held)
+        # While a row is held its first words do not change yet: a cycle late is early enough.
+        m.d.sync += [may_look.eq(self.enable & ~self.qp.held), missed.eq(self.qp_taken)]
         m.d.comb += [
             read.addr.eq(Cat(_Word.NEXT, qpn)),
             write.addr.eq(Cat(_Word.STATE, qpn)),
@@ -319,6 +325,9 @@ class SendScheduler(wiring.Component):
         ]
 
         work = ~equal(m, doorbell.index, following)
+        # A retirement is taken in the cycle after its last.
+        retires = self.retirements.valid & ~self.retirements.ready
+        m.d.sync += self.retirements.ready.eq(0)
         with m.FSM(init="CLEAR") as fsm:
             with m.State("CLEAR"):
                 # ``row`` is 0.
@@ -339,20 +348,20 @@ class SendScheduler(wiring.Component):
                     m.d.comb += read.addr.eq(Cat(_Word.STATE, doorbell.qpn[:qp_bits]))
                     m.d.sync += qpn.eq(doorbell.qpn)
                     m.next = "DOORBELL"
-                with m.Elif(self.retirements.valid):
+                with m.Elif(retires):
                     m.d.comb += read.addr.eq(Cat(_Word.STATE, retirement.qpn))
                     m.next = "RETIRE"
-                with m.Elif(waiting.valid & may_look):
-                    m.d.comb += [
-                        read.addr.eq(Cat(_Word.STATE, waiting.p)),
-                        waiting.ready.eq(1),
-                    ]
+                with m.Else():
+                    # Whether or not it has its turn.
+                    m.d.comb += read.addr.eq(Cat(_Word.STATE, waiting.p))
                     m.d.sync += qpn.eq(waiting.p)
-                    m.next = "LOOK"
+                    with m.If(waiting.valid & may_look):
+                        m.d.comb += waiting.ready.eq(1)
+                        m.next = "LOOK"
 
             with m.State("DOORBELL"):
                 m.d.comb += self.qp.index.eq(qpn)
-                m.d.sync += at_once.eq(~queues.waits & may_look)
+                m.d.sync += at_once.eq(~queues.waits & may_look & ~self.qp_taken)
                 with m.If(doorbell.qpn >= n_qp):
                     m.d.comb += self.doorbells.ready.eq(1)
                     m.next = "IDLE"
@@ -404,50 +413,36 @@ class SendScheduler(wiring.Component):
                 m.d.sync += row.work.eq(work)
                 m.next = "IDLE"
                 with m.If(~row.waiting & at_once):
+                    # A cycle before it is decided: what is decided then is known but for ``work``.
+                    m.d.comb += reserve.eq(work & may_fetch & can_ask)
                     m.next = "DECIDE"
 
             with m.State("RETIRE"):
                 m.next = "RETIRED"
 
             with m.State("RETIRED"):
-                with m.If(retirement.release):
-                    m.next = "RELEASE"
-                with m.Else():
-                    m.d.comb += self.retirements.ready.eq(1)
-                    m.next = "IDLE"
-
-            with m.State("RELEASE"):
-                m.d.comb += [
-                    request.p.operation.eq(CreditOperation.RELEASE),
-                    request.p.cq.eq(retirement.cq),
-                    request.valid.eq(1),
-                    self.retirements.ready.eq(request.ready),
-                ]
-                with m.If(request.ready):
+                with m.If(can_ask | ~retirement.release):
+                    m.d.comb += release.eq(retirement.release)
+                    m.d.sync += self.retirements.ready.eq(1)
                     m.next = "IDLE"
 
             with m.State("LOOK"):
-                m.next = "DECIDE"
+                m.d.comb += self.qp.index.eq(qpn)
+                with m.If(~missed):
+                    m.next = "DECIDE"
 
             with m.State("DECIDE"):
                 m.d.comb += read.addr.eq(Cat(_Word.PRODUCER, qpn))
                 with m.If(~row.work):
                     m.d.comb += [written.waiting.eq(0), write.en.eq(1)]
                     m.next = "IDLE"
-                with m.Elif(
-                    (qp.state != QpState.RTS) | failed | (row.in_flight.any() & extra_full)
-                ):
+                with m.Elif(reserved):
+                    m.next = "GRANT"
+                with m.Elif(~may_fetch):
                     m.d.comb += queues_one.eq(1)
                     m.next = "IDLE"
-                with m.Else():
+                with m.Elif(can_ask):
                     m.d.comb += reserve.eq(1)
-                    m.next = "RESERVE"
-                    with m.If(request.ready):
-                        m.next = "GRANT"
-
-            with m.State("RESERVE"):
-                m.d.comb += reserve.eq(1)
-                with m.If(request.ready):
                     m.next = "GRANT"
 
             with m.State("GRANT"):
@@ -464,29 +459,35 @@ class SendScheduler(wiring.Component):
                     with m.Else():
                         m.d.comb += queues_one.eq(1)
                         m.next = "IDLE"
-                with m.Elif(self.retirements.valid & ~retirement.release):
+                with m.Elif(retires & ~retirement.release):
                     m.next = "GRANT_RETIRE"
 
             with m.State("GRANT_RETIRE"):
                 m.next = "GRANT_RETIRED"
 
             with m.State("GRANT_RETIRED"):
-                m.d.comb += self.retirements.ready.eq(1)
+                m.d.sync += self.retirements.ready.eq(1)
                 with m.If(retirement.qpn == qpn):
-                    m.d.sync += row.in_flight.eq(written.in_flight)
+                    m.d.sync += [
+                        row.in_flight.eq(written.in_flight),
+                        row.active.eq(written.active),
+                    ]
                 m.next = "GRANT"
 
             with m.State("FETCH"):
-                m.d.comb += self.fetches.valid.eq(free.valid & qp_known)
+                m.d.comb += [
+                    self.fetches.valid.eq(free.valid & qp_known),
+                    written.work.eq(more),
+                    written.waiting.eq(more),
+                    written.in_flight.eq(row.in_flight + 1),
+                    written.active.eq(1),
+                ]
                 with m.If(self.fetches.valid & self.fetches.ready):
                     m.d.comb += [
                         free.ready.eq(1),
-                        written.work.eq(more),
-                        written.waiting.eq(more),
-                        written.in_flight.eq(row.in_flight + 1),
                         write.en.eq(1),
                         queues_one.eq(more),
-                        more_extra.eq(row.in_flight.any()),
+                        more_extra.eq(row.active),
                     ]
                     m.next = "IDLE"
 
@@ -507,7 +508,9 @@ class SendScheduler(wiring.Component):
         # The reads behind the first one of a row are made as soon as the port is free.
         loads, asks = Signal(2), Signal(2)
         m.d.comb += [
-            qp_asks.eq(fsm.ongoing("IDLE") | fsm.ongoing("DOORBELL")),
+            qp_asks.eq(
+                fsm.ongoing("IDLE") | fsm.ongoing("DOORBELL") | (fsm.ongoing("LOOK") & missed)
+            ),
             self.qp.word.eq(Mux(qp_asks, 0, asks)),
         ]
         m.d.sync += loads.eq(Mux(self.qp_taken | qp_asks, 0, asks))
@@ -524,17 +527,29 @@ class SendScheduler(wiring.Component):
                 m.d.sync += keep_half_words(qp, self.qp.row, half_words(numbers))
         with m.If(qp_loads):
             m.d.sync += failed.eq(self.qp_failed)
-        with m.If(reserve):
-            m.d.comb += [
-                request.p.operation.eq(CreditOperation.RESERVE),
-                request.p.cq.eq(qp.send_cq),
-                request.valid.eq(1),
+        # One request after the other: it waits in a register, not the turn or the retirement.
+        m.d.comb += [
+            may_fetch.eq((qp.state == QpState.RTS) & ~failed & ~(row.active & extra_full)),
+            can_ask.eq(~request.valid),
+        ]
+        m.d.sync += reserved.eq(reserve)
+        with m.If(reserve | release):
+            m.d.sync += request.valid.eq(1)
+        with m.Elif(request.ready):
+            m.d.sync += request.valid.eq(0)
+        with m.If(~request.valid):
+            m.d.sync += [
+                request.p.operation.eq(
+                    Mux(release, CreditOperation.RELEASE, CreditOperation.RESERVE)
+                ),
+                request.p.cq.eq(Mux(release, retirement.cq, qp.send_cq)),
             ]
         with m.If(retire):
             m.d.comb += [
                 write.addr.eq(Cat(_Word.STATE, retirement.qpn)),
                 written.eq(retiring),
                 written.in_flight.eq(retiring.in_flight - 1),
+                written.active.eq(retiring.in_flight != 1),
                 write.en.eq(1),
                 queue.eq(retirement.slot),
                 queues_slot.eq(1),

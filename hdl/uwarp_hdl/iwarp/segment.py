@@ -381,6 +381,7 @@ class Segmenter(wiring.Component):
         # Strobes: the message's CUT is loaded, and then its KIND; ``address`` and ``left`` begin
         # anew; the segment's size is found; a turn ends.
         loaded, kind_loaded, offsets, sizes, ending = (Signal() for _ in range(5))
+        finishing, whole = Signal(), Signal()  # EMIT is over; all pieces are asked for
         closing_msn = Signal(32)
         appending = Signal()  # a message of the send rings
         # A message is looked up: one for each of its words.
@@ -401,6 +402,7 @@ class Segmenter(wiring.Component):
         appends_row, resets_row, resets_next = Signal(), Signal(), Signal()
         turn_taken = Signal()
         looks_up = Signal()  # the list's ``row`` is known in the next cycle
+        asks_qp, qp_arrives = Signal(), Signal()
         follower = Signal(link_layout)
         cut, kind, quads_of, source = (
             Signal(layouts[word], name=word.name.lower()) for word in MessageWord
@@ -408,6 +410,7 @@ class Segmenter(wiring.Component):
         piece = Signal(piece_shape)
         sends = Signal()
         in_reset = Signal()
+        qp_state, qp_failed = Signal.like(self.qp.row.state), Signal()
         stale = Signal()
         failed = Signal()
         remaining = Signal(32)
@@ -437,6 +440,7 @@ class Segmenter(wiring.Component):
         # Strobes: ``owner`` goes to the end of the lists that wait, or aside. A wake that came in
         # the cycle of ``decides``, before either, would not find it aside.
         turn_again, steps_aside, decides = Signal(), Signal(), Signal()
+        goes_again, writes_row = Signal(), Signal()  # but at the end of a turn
 
         arrives = self._write_messages(m, store_write, appending)
         m.d.comb += [
@@ -448,7 +452,8 @@ class Segmenter(wiring.Component):
             written.count.eq(row.count + leaves.replicate(len(row.count)) + appends_row),
             written.epoch.eq(row.epoch + resets_row),
             row_write.data.eq(counted),
-            self.qp.index.eq(turns.o.p.qpn),
+            self.qp.index.eq(owner.qpn),
+            self.qp_taken.eq(asks_qp),
             self.qp.word.eq(SEGMENT_READ),
             self.turn.eq(owner.qpn),
             store_read.addr.eq(
@@ -515,7 +520,15 @@ class Segmenter(wiring.Component):
         enough, read_taken, all_done = (
             Signal(name=name, attrs={"keep": 1}) for name in ("enough", "read_taken", "all_done")
         )
-        asks_read = Signal()
+        asks_read, has_payload = Signal(), Signal()
+        # A cycle later than ``all_done``, which does not wait for ``enough``.
+        m.d.sync += whole.eq(enough | ~asks_read)
+        m.d.comb += [
+            ending.eq(finishing & whole),
+            piece_ends.eq(finishing & ~whole),
+            turn_again.eq(goes_again | (ending & has_more)),
+            writes.eq(writes_row | ending),
+        ]
         m.d.comb += [
             opcode.eq(kind.opcode),
             segment.silent.eq(owner.responds),
@@ -528,7 +541,7 @@ class Segmenter(wiring.Component):
             segment.discard.eq(stale),
             segment.opens.eq(is_read),
             segment.status.eq(Mux(failed, Status.GENERAL_ERR, kind.status)),
-            segment.has_payload.eq(needed != 0),
+            segment.has_payload.eq(has_payload),
             segment.octets.eq(needed + headers),
             segment.udp_port.eq(udp_port),
             closing_msn.eq(Mux(owner.responds, quads_of.immediate, Mux(numbered, msn, 0))),
@@ -538,7 +551,7 @@ class Segmenter(wiring.Component):
             job.place.eq(octet),
             job.final.eq(enough),
             # Not before the segment is taken, which has what is needed to begin with.
-            asks_read.eq(frame & (needed != 0)),
+            asks_read.eq(frame & has_payload),
             self.reads.valid.eq(emits & asks_read & segment_done),
             read_taken.eq(self.reads.valid & self.reads.ready),
             job.qpn.eq(owner.qpn),
@@ -633,7 +646,7 @@ class Segmenter(wiring.Component):
             m.d.sync += number.eq(number + 1)
 
         charged = self.charge
-        m.d.comb += charged.qpn.eq(owner.qpn)
+        m.d.sync += [charged.valid.eq(ending & frame), charged.qpn.eq(owner.qpn)]
 
         # Lists that stand aside come back when nothing else is done to turns: each wake is for both
         # lists of the QP.
@@ -646,6 +659,7 @@ class Segmenter(wiring.Component):
             turns.i.p.eq(Mux(turn_again, owner, woken)),
             turns.i.valid.eq(turn_again | woken_valid),
         ]
+        m.d.sync += self.wakes.ready.eq(0)
         with m.If(~turn_again):
             m.d.sync += woken_valid.eq(0)
         with m.If(steps_aside):
@@ -655,13 +669,13 @@ class Segmenter(wiring.Component):
             ]
         with m.Elif(clearing):
             m.d.comb += aside_write.en.eq(1)
-        with m.Elif(self.wakes.valid & ~decides & ~turn_again & ~woken_valid):
+        with m.Elif(self.wakes.valid & ~self.wakes.ready & ~decides & ~turn_again & ~woken_valid):
             m.d.comb += [
                 aside_write.data.eq(aside_look.data & Cat(wake_step, ~wake_step)),
                 aside_write.en.eq(1),
-                self.wakes.ready.eq(wake_step),
             ]
             m.d.sync += [
+                self.wakes.ready.eq(wake_step),
                 wake_step.eq(~wake_step),
                 woken.qpn.eq(self.wakes.p),
                 woken.responds.eq(wake_step),
@@ -669,8 +683,9 @@ class Segmenter(wiring.Component):
             ]
 
         strobes = (
-            *(turn_taken, appending, decides, turn_again, steps_aside),
-            *(writes, appends_row, resets_row, resets_next, loaded, offsets, sizes, ending),
+            self.resets.ready,
+            *(turn_taken, asks_qp, appending, decides, goes_again, steps_aside),
+            *(writes_row, appends_row, resets_row, resets_next, loaded, offsets, sizes, finishing),
         )
         m.d.comb += self.busy.eq(clearing)
         m.d.sync += [signal.eq(0) for signal in strobes]
@@ -692,7 +707,7 @@ class Segmenter(wiring.Component):
                 m.d.comb += self.between.eq(1)
                 m.d.sync += owner.eq(coming_list)
                 with m.If(self.resets.valid):
-                    m.d.comb += self.resets.ready.eq(1)
+                    m.d.sync += self.resets.ready.eq(1)
                     m.next = "RESET"
                 with m.Elif(self.qp.held):
                     pass
@@ -704,13 +719,12 @@ class Segmenter(wiring.Component):
                     m.next = "APPEND"
                 with m.Elif(turns.o.valid):
                     # The turn's place is looked at here, and leaves in the next cycle.
-                    m.d.comb += self.qp_taken.eq(1)
-                    m.d.sync += turn_taken.eq(1)
+                    m.d.sync += [turn_taken.eq(1), asks_qp.eq(1)]
                     m.next = "LIST"
 
             with m.State("RESET"):
                 m.d.comb += row_loads.eq(1)
-                m.d.sync += [resets_row.eq(1), writes.eq(1)]
+                m.d.sync += [resets_row.eq(1), writes_row.eq(1)]
                 m.next = "RESET_ROW"
 
             with m.State("RESET_ROW"):
@@ -726,9 +740,12 @@ class Segmenter(wiring.Component):
 
             with m.State("APPEND"):
                 m.d.comb += row_loads.eq(1)
-                m.d.sync += [at_once.eq(~turns.o.valid), appends_row.eq(1), writes.eq(1)]
-                with m.If(~turns.o.valid):
-                    m.d.comb += [self.qp.index.eq(owner.qpn), self.qp_taken.eq(1)]
+                m.d.sync += [
+                    at_once.eq(~turns.o.valid),
+                    asks_qp.eq(~turns.o.valid),
+                    appends_row.eq(1),
+                    writes_row.eq(1),
+                ]
                 with m.If(owner.responds):
                     m.d.comb += self.responding.ready.eq(1)
                     m.d.sync += [
@@ -742,7 +759,7 @@ class Segmenter(wiring.Component):
                 m.next = "APPEND_ROW"
 
             with m.State("APPEND_ROW"):
-                m.d.sync += turn_again.eq(empty & ~at_once)
+                m.d.sync += goes_again.eq(empty & ~at_once)
                 m.next = "IDLE"
                 with m.If(empty & at_once):
                     m.d.sync += finds[0].eq(1)
@@ -779,7 +796,7 @@ class Segmenter(wiring.Component):
                     cut.bare & cut.sound & ~owner.responds & (self.trackers_full | (opening != 0))
                 )
                 with m.If(~stale & (~sends | read_waits)):
-                    m.d.sync += [turn_again.eq(1), sizes.eq(0)]
+                    m.d.sync += [goes_again.eq(1), sizes.eq(0)]
                     m.next = "IDLE"
                 with m.Elif(~stale & self.dry):
                     m.d.sync += [steps_aside.eq(1), sizes.eq(0)]
@@ -805,39 +822,30 @@ class Segmenter(wiring.Component):
                 with m.If(read_taken):
                     m.d.sync += [
                         needed.eq(needed - left),
-                        octet.eq(octet + job.length),
+                        octet.eq(octet + left[: len(octet)]),
                         drained.eq(left == needed),
                         used.eq(needed),
                     ]
-                with m.If(read_taken & ~enough):
-                    m.d.sync += emits.eq(0)
-                    m.next = "NEXT_LOAD"
-                with m.Elif(all_done):
-                    m.d.sync += [
-                        emits.eq(0),
-                        offers.eq(0),
-                        ending.eq(1),
-                        writes.eq(1),
-                        turn_again.eq(has_more),
-                    ]
+                with m.If(all_done):
+                    m.d.sync += [emits.eq(0), finishing.eq(1)]
                     m.next = "END"
-
-            with m.State("NEXT_LOAD"):
-                m.d.comb += piece_ends.eq(1)
-                m.d.sync += [
-                    piece.eq(piece_read.data),
-                    row.piece.eq(next_piece),
-                    offsets.eq(1),
-                ]
-                m.next = "NEXT_OFFSET"
 
             with m.State("NEXT_OFFSET"):
                 m.d.sync += emits.eq(1)
                 m.next = "EMIT"
 
             with m.State("END"):
-                with m.If(~clearing):
+                with m.If(piece_ends):
+                    m.d.sync += [
+                        piece.eq(piece_read.data),
+                        row.piece.eq(next_piece),
+                        offsets.eq(1),
+                    ]
+                    m.next = "NEXT_OFFSET"
+                with m.Elif(~clearing):
                     m.next = "IDLE"
+        with m.If(ending):
+            m.d.sync += offers.eq(0)
         # The message's words, each a cycle after it is asked for.
         arriving_word = Signal.like(finds)
         m.d.sync += [finds[1:].eq(finds), arriving_word.eq(finds), kind_loaded.eq(loaded)]
@@ -879,6 +887,7 @@ class Segmenter(wiring.Component):
                 ends.eq(~frame | single),
                 has_more.eq((frame & ~single) | (row.count != 1)),
                 needed.eq(size),
+                has_payload.eq(~is_bare & remaining.any()),
                 drained.eq(0),
                 segment_taken.eq(0),
                 opening_taken.eq(0),
@@ -1000,7 +1009,6 @@ class Segmenter(wiring.Component):
                 ]
         with m.If(ending):
             m.d.comb += [
-                charged.valid.eq(frame),
                 note_write.en.eq(ends),
                 written.under_way.eq(~ends),
                 written.in_piece.eq(~ends & ~drained),
@@ -1011,17 +1019,18 @@ class Segmenter(wiring.Component):
                 written.head.eq(follower.slot),
                 written.head_epoch.eq(follower.epoch),
             ]
-        with m.If(looks_up):
+        m.d.sync += qp_arrives.eq(asks_qp)
+        with m.If(qp_arrives):
             m.d.sync += [
-                sends.eq(
-                    (self.qp.row.state == QpState.RTS)
-                    & self.enable
-                    & ~(owner.responds & self.qp_failed)
-                ),
-                in_reset.eq(self.qp.row.state == QpState.RESET),
+                qp_state.eq(self.qp.row.state),
+                qp_failed.eq(self.qp_failed),
                 udp_port.eq(self.qp.row.udp_port),
                 path_mtu.eq(self.qp.row.path_mtu),
             ]
+        m.d.comb += in_reset.eq(qp_state == QpState.RESET)
+        m.d.sync += sends.eq(
+            (qp_state == QpState.RTS) & self.enable & ~(owner.responds & qp_failed)
+        )
         overhead = OVERHEAD[Opcode.READ_RESPONSE_RECORD]
         m.d.sync += [
             room_ipv4.eq(clamped_mtu(self._parameters, path_mtu, overhead)),
@@ -1037,19 +1046,20 @@ class Segmenter(wiring.Component):
         arrival, response = self.messages.p, self.responses.p
         layouts = message_words(self._parameters)
         written = Signal(2)  # words of the message
+        complete = Signal()  # all of them but the last
         follows = Signal()  # one is written
         step = Signal(2)  # the response's word
         responds = Signal()
         m.d.comb += [
-            follows.eq(self.messages_begin & ~written.all()),
+            follows.eq(self.messages_begin & ~complete),
             responds.eq(self.responses.valid & ~follows & ~appending & ~self.pieces.follows),
             self.messages.ready.eq(appending),
             self.responses.ready.eq(responds & step[1]),
         ]
         with m.If(follows):
-            m.d.sync += written.eq(written + 1)
+            m.d.sync += [written.eq(written + 1), complete.eq(written[1])]
         with m.If(appending):
-            m.d.sync += written.eq(0)
+            m.d.sync += [written.eq(0), complete.eq(0)]
         with m.If(responds):
             m.d.sync += step.eq(Mux(step[1], 0, step + 1))
 

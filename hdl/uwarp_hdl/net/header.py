@@ -84,6 +84,10 @@ class _Parts:
         """With ``load``: ``value``, if the condition was 1 in the cycle of the ``load`` before."""
         self.add_each(condition, (value,), Const(0, 1))
 
+    def add_now(self, condition: Value, value: Value) -> None:
+        """With ``load``: ``value``, if the condition is 1."""
+        self._add(condition & ~self._clear, value)
+
     def add_first(self, value: Value) -> None:
         """With ``clear``: ``value``."""
         self._add(self._clear, value)
@@ -198,8 +202,8 @@ class FrameHeader(wiring.Component):
         m.d.comb += [
             moves.eq(self.start | self.advance),
             self.alone.eq((self.step == _TYPE) | (self.step == _ODD)),
-            tags.eq(Mux(self.start, self.starting.vlan_valid, fields.vlan_valid)),
-            is_ipv6.eq(Mux(self.start, self.starting.ipv6, fields.ipv6)),
+            tags.eq(fields.vlan_valid),
+            is_ipv6.eq(fields.ipv6),
             self.upcoming.eq(following + 1),
         ]
         with m.If((following == _TAG) & ~tags):
@@ -219,11 +223,16 @@ class FrameHeader(wiring.Component):
                 source=self.starting.source_mac,
             )[:64]
         )
-        types = ((upcoming == _TAG) & ~tags) | (upcoming == _TYPE)
-        pairs.add(upcoming == _TAG, ipv4[2])
-        pairs.add((upcoming == _TAG) & tags, Cat(high, tag))
-        pairs.add(types & ~is_ipv6, Cat(high, ipv4[3]))
-        pairs.add(types & is_ipv6, Cat(high, ipv6[3]))
+        # With ``start`` the frame's fields are not there yet: what they choose in the pair after
+        # the first is chosen when that is taken.
+        at_tag, at_type = Signal(), Signal()
+        with m.If(moves):
+            m.d.sync += [at_tag.eq(self.start), at_type.eq(~self.start & (upcoming == _TYPE))]
+        types = (at_tag & ~tags) | at_type
+        pairs.add(self.start, ipv4[2])
+        pairs.add_now(at_tag & tags, Cat(high, tag))
+        pairs.add_now(types & ~is_ipv6, Cat(high, ipv4[3]))
+        pairs.add_now(types & is_ipv6, Cat(high, ipv6[3]))
         for step in range(_IPV4_FIRST, _IPV4_LAST + 1):
             pairs.add((upcoming == step) & ~is_ipv6, Cat(ipv4[2 * step - 2 : 2 * step]))
         for step in range(_IPV4_FIRST, _IPV6_LAST + 1):
