@@ -916,6 +916,7 @@ def test_transmit_gate():
             assert ctx.get(dut.idle) and not ctx.get(dut.o.valid) and not ctx.get(dut.i.ready)
             await ctx.tick()
         ctx.set(dut.halt, 0)
+        await ctx.tick()
         assert ctx.get(dut.o.valid)
 
     simulate(dut, bench)

@@ -133,7 +133,7 @@ class TransmitGate(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        begun, may_begin = Signal(), Signal()
+        begun, may_begin = Signal(), Signal(init=1)
         passing = begun | may_begin
         m.d.sync += may_begin.eq(~self.halt)
         m.d.comb += [
