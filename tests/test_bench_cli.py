@@ -117,7 +117,11 @@ def test_sending_at_line_rate(tmp_path: Path, qps: int) -> None:
     for row in figures["rows"]:
         check_row(row, header=72)
         assert row["direction"] == "tx"
-        assert row["percent"] == pytest.approx(100, abs=0.1), row
+        # Below 64 octets the goal is 12 million messages a second.
+        if row["payload"] < 64:
+            assert row["messages_per_second"] >= 12e6 or row["percent"] > 99.9, row
+        else:
+            assert row["percent"] == pytest.approx(100, abs=0.1), row
     latency = figures["latency_cycles"]
     assert set(latency) == {"first", "beyond_reads"}
     assert latency["beyond_reads"]["min"] > 0 and latency["beyond_reads"]["max"] <= 51

@@ -6,8 +6,8 @@ would be one again: they are made here, behind it. A LUT that drives such a net 
 a flip-flop that drives it or that LUT; what drives that flip-flop has the whole clock's period to
 reach its copies::
 
-    FF -> LUT -> 16,000 resets      becomes      -+-> FF -> LUT -> 400 resets of one unit
-                                                  +-> FF -> LUT -> 300 of another
+    FF -> LUT -> 16,000 resets      becomes      -+-> FF -> LUT -> 2,500 resets of one unit
+                                                  +-> FF -> LUT -> 1,800 of another
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["share_out"]
 
 #: Loads of a net that is shared out, and of one copy.
 _MANY = 2000
-_MOST = 500
+_MOST = 3000
 _CONTROLS = ("LSR", "CE")
 #: Parts of a cell's name that tell its unit, the top included.
 _DEPTH = 4

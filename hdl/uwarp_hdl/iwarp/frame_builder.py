@@ -7,12 +7,13 @@
     payload ----------------------------------+      |
     opened --> answers                               +--> CRC32c and UDP checksum --> frames, checks
 
-A pair of quads a cycle, and one cycle between frames; VLAN tag and IPv6 have a cycle each for an
-odd quad. A segment that nothing is built beside waits 3 cycles for its destination. The payload
-begins with a pair, but that of a Send with a high quad, after the header's last one. After an odd
-quad the halves of a pair go to two words of the buffer, which takes both at once. A frame is
-announced 8 cycles after its last word, and its checks come 8 after that; by then the builder is on
-the next one. CRC and UDP checksum are not in the buffer: the sender inserts them.
+A pair of quads a cycle, and one cycle between frames, two after one without payload that has the
+shortest header; VLAN tag and IPv6 have a cycle each for an odd quad. A segment that nothing is
+built beside waits 3 cycles for its destination. The payload begins with a pair, but that of a Send
+with a high quad, after the header's last one. After an odd quad the halves of a pair go to two
+words of the buffer, which takes both at once. A frame is announced 8 cycles after its last word,
+and its checks come 8 after that; by then the builder is on the next one. CRC and UDP checksum are
+not in the buffer: the sender inserts them.
 """
 
 from amaranth.hdl import Cat, Module, Mux, Signal, Value
