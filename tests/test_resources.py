@@ -29,6 +29,9 @@ def test_table() -> None:
         "| `queue` | 5 | 6 | 0 | 2 | 180.0 |  |",
     ]
     assert "one placement." in resources_table(reports, seeds=1, speed=8)
+    assert "Not measured" not in text
+    partial = resources_table(reports, seeds=1, speed=8, missing=["nic", "trackers"])
+    assert "each place. Not measured: `nic`, `trackers`." in partial
 
 
 def test_a_unit_is_measured(tmp_path: Path) -> None:

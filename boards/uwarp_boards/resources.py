@@ -28,7 +28,7 @@ Each unit with the default parameters ({parameters}), alone on an {device}, spee
 synthesised with Yosys (`synth_ecp5`) for what it takes, and once more between registers at its
 pins, placed and routed with nextpnr, for its clock. The clock is the median of {seeds}. A carry
 cell counts as two LUT4, a 16x4 RAM as six. The critical path is that of the median: delays in ns
-up to and through each place.
+up to and through each place.{missing}
 """
 
 
@@ -37,8 +37,10 @@ def _path(steps: Iterable[PathStep]) -> str:
     return " → ".join(f"`{step.place.removeprefix('unit.')}` {step.delay:.2f}" for step in steps)
 
 
-def resources_table(reports: Sequence[UnitReport], *, seeds: int, speed: int) -> str:
-    """The text of ``docs/resources.md``."""
+def resources_table(
+    reports: Sequence[UnitReport], *, seeds: int, speed: int, missing: Sequence[str] = ()
+) -> str:
+    """The text of ``docs/resources.md``; ``missing`` are units that were left out."""
     parameters = ", ".join(f"{name} {value}" for name, value in vars(Parameters()).items())
     lines = [
         _INTRODUCTION.format(
@@ -46,6 +48,9 @@ def resources_table(reports: Sequence[UnitReport], *, seeds: int, speed: int) ->
             device=DEVICE,
             speed=speed,
             seeds="one placement" if seeds == 1 else f"{seeds} placements",
+            missing=f" Not measured: {', '.join(f'`{unit}`' for unit in missing)}."
+            if missing
+            else "",
         ),
         "| unit | LUT4 | FF | block RAM | DSP | MHz | critical path |",
         "|---|---:|---:|---:|---:|---:|---|",
@@ -88,6 +93,8 @@ def measure(
 
 def write_resources(path: Path, units: Sequence[str], **options: Any) -> None:
     """Measure ``units``, saying each as it is done, and write the table in their order."""
+    from uwarp_hdl.units import UNITS
+
     reports: dict[str, UnitReport] = {}
     for report in measure(units, **options):
         reports[report.unit] = report
@@ -97,7 +104,12 @@ def write_resources(path: Path, units: Sequence[str], **options: Any) -> None:
             flush=True,
         )
     seeds, speed = options.get("seeds", 3), options.get("speed", 8)
-    table = resources_table([reports[unit] for unit in units], seeds=seeds, speed=speed)
+    table = resources_table(
+        [reports[unit] for unit in units],
+        seeds=seeds,
+        speed=speed,
+        missing=[unit for unit in UNITS if unit not in units],
+    )
     path.write_text(table, encoding="utf-8")
 
 

