@@ -6,7 +6,6 @@ sim_tb.build`` makes all that the tests want before any of them waits.
 """
 
 import fcntl
-import hashlib
 import os
 import shutil
 import sys
@@ -19,6 +18,7 @@ from cocotb_tools.check_results import get_results
 from cocotb_tools.runner import Verilator
 
 from uwarp.contract import Parameters
+from uwarp.device import build
 
 __all__ = ["TOP", "compile_verilog", "compiled", "run_bench"]
 
@@ -36,12 +36,6 @@ class _PortsOnly(Verilator):
         commands = super()._build_command()
         commands[0].remove("--public-flat-rw")
         return commands
-
-
-def cache_folder() -> Path:
-    """Where compiled simulations are kept."""
-    named = os.environ.get("UWARP_CACHE")
-    return Path(named) if named else Path.home() / ".cache" / "uwarp"
 
 
 @contextmanager
@@ -74,12 +68,12 @@ def _verilator_environment():
 
 
 def _digest(*parts: object) -> str:
-    return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:20]
+    return build.content_digest(*(str(part).encode() for part in parts))
 
 
 def _compile(verilog: Callable[[], str], top: str, digest: str) -> Path:
     """Folder ``digest`` of the cache with the simulation of ``verilog()``, made if not there."""
-    folder = cache_folder() / f"bench-{digest}"
+    folder = build.cache_directory() / f"bench-{digest}"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _exclusive(folder.with_suffix(".lock")):
         if (folder / "built").exists():
@@ -169,8 +163,6 @@ def run_bench(
 
 def main() -> int:
     """Fill the cache with the NIC for cocotb, with the one that writes waveforms, with units."""
-    from uwarp.device import build
-
     from . import units
     from .stage import BENCH
 

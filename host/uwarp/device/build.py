@@ -38,6 +38,7 @@ from .base import DeviceError
 __all__ = [
     "MissingToolError",
     "cache_directory",
+    "content_digest",
     "elaborated",
     "model_library",
     "parts_library",
@@ -153,13 +154,13 @@ def model_library(
     if trace:
         runtime.append(root / "include" / "verilated_vcd_c.cpp")
     if small:
-        digest = _digest(repr((common, tools)).encode())
+        digest = content_digest(repr((common, tools)).encode())
         whole = cache_directory() / "rtl" / f"runtime-{digest}.o"
         with _produce(whole, None) as (wanted, work):
             if wanted is not None:
                 _compile(wanted, runtime, [*paths, *common], work, ("-r", "-nostdlib"))
         runtime = [whole]
-    digest = _digest(
+    digest = content_digest(
         text.read_bytes(),
         *_file_contents(harness.parent, "*.[ch]pp"),
         repr((flags, options, *tools)).encode(),
@@ -181,7 +182,7 @@ def model_library(
 def parts_library() -> Path:
     """The library of the parts of the harness that need no NIC: ``harness/parts.cpp``."""
     compiler = _compiler()
-    digest = _digest(
+    digest = content_digest(
         *_file_contents(HARNESS, "*.[ch]pp"),
         repr((_CXX_FLAGS, _LINK_FLAGS, _version(compiler))).encode(),
     )
@@ -246,7 +247,7 @@ def elaborated(
     def digest() -> str:
         contents = [item for folder in folders for item in _file_contents(folder, "**/*.py")]
         contents += [source.read_bytes() for source in sources]
-        return _digest(*contents, key.encode(), amaranth.encode())
+        return content_digest(*contents, key.encode(), amaranth.encode())
 
     before = digest()
     text = cache_directory() / "verilog" / f"{before}.v"
@@ -383,7 +384,8 @@ def _file_contents(folder: Path, pattern: str) -> list[bytes]:
     return result
 
 
-def _digest(*parts: bytes) -> str:
+def content_digest(*parts: bytes) -> str:
+    """A name for what was made of ``parts``, in hexadecimal: the same for the same ones only."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(len(part).to_bytes(8, "little") + part)
