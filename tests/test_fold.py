@@ -6,6 +6,7 @@ import random
 import re
 import subprocess
 import sys
+from collections import Counter
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ import pytest
 from amaranth.back import verilog
 from amaranth.hdl import Module, Mux, ResetInserter, Signal
 from amaranth.lib import wiring
+from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
+from uwarp_boards.block_ram import fold_output_registers
 from uwarp_boards.fanout import share_out
 from uwarp_boards.netlist import Netlist
 from uwarp_boards.synth import fold
@@ -78,6 +81,57 @@ class Cleared(wiring.Component):
         return m
 
 
+class Stored(wiring.Component):
+    """Memories with a register behind each read port: one wide and one of two ports with enables,
+    one whose register is reset, one whose output is read beside its register."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            {
+                "write": In(1),
+                "address": In(10),
+                "data": In(36),
+                "hold": In(1),
+                "take": In(1),
+                "wide": Out(36),
+                "reset": Out(9),
+                "first": Out(9),
+                "second": Out(9),
+                "read": Out(9),
+                "parity": Out(1),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        held = {name: Signal(9, reset_less=True, name=name) for name in ("first", "second", "read")}
+        held["wide"] = Signal(36, reset_less=True, name="wide")
+        held["reset"] = Signal(9, name="reset")
+        ports = {}
+        for name in ("wide", "reset", "two", "read"):
+            width = len(held[name]) if name in held else 9
+            m.submodules[name] = memory = Memory(
+                shape=width, depth=512, init=[], attrs={"no_rw_check": 1}
+            )
+            write = memory.write_port()
+            m.d.comb += [write.en.eq(self.write), write.addr.eq(self.address)]
+            m.d.comb += write.data.eq(self.data)
+            ports[name] = memory.read_port()
+            if name == "two":
+                ports["first"], ports["second"] = ports.pop("two"), memory.read_port()
+        for number, (name, port) in enumerate(ports.items()):
+            m.d.comb += [port.addr.eq(self.address ^ number), port.en.eq(1)]
+            m.d.comb += getattr(self, name).eq(held[name])
+        with m.If(~self.hold):
+            m.d.sync += held["wide"].eq(ports["wide"].data)
+        with m.If(self.take):
+            m.d.sync += held["first"].eq(ports["first"].data)
+        for name in ("second", "reset", "read"):
+            m.d.sync += held[name].eq(ports[name].data)
+        m.d.comb += self.parity.eq(ports["read"].data.xor())
+        return m
+
+
 def synthesised(unit: wiring.Component, directory: Path) -> dict[str, Any]:
     (directory / "unit.v").write_text(verilog.convert(unit, name="unit", emit_src=False))
     script = (
@@ -107,6 +161,15 @@ class Evaluation:
             if cell["port_directions"][port] == "output"
             for number, net in enumerate(nets)
         }
+        self.read = Counter(
+            net
+            for cell in self.cells.values()
+            for port, nets in cell["connections"].items()
+            if cell["port_directions"][port] == "input"
+            for net in nets
+        )
+        for port in module["ports"].values():
+            self.read.update(port["bits"] if port["direction"] == "output" else ())
         for name, port in module["ports"].items():
             if port["direction"] == "input":
                 for number, net in enumerate(port["bits"]):
@@ -115,6 +178,13 @@ class Evaluation:
     def random(self, kind: str, name: str, *key: object) -> int:
         key = (kind, re.sub(r"\$share_out\$\d+", "", name), *key)
         return random.Random(repr((self.seed, *key))).getrandbits(PATTERNS)
+
+    def register(self, name: str) -> tuple[str, ...]:
+        """What tells a register, be it a flip-flop behind a block RAM or that's own."""
+        net = self.cells[name]["connections"]["DI"][0]
+        driver, port, _ = self.driver.get(net, ("", "", 0))
+        behind = driver and self.cells[driver]["type"] == "DP16KD" and self.read[net] == 1
+        return (driver, port, "register") if behind else (name,)
 
     def pin(self, name: str, port: str) -> int:
         return self.net((self.cells[name]["connections"].get(port) or ["0"])[0])
@@ -136,6 +206,10 @@ class Evaluation:
 
     def driven(self, name: str, port: str, number: int) -> int:
         kind, parameters = self.cells[name]["type"], self.cells[name]["parameters"]
+        if kind == "TRELLIS_FF":
+            return self.random("state", *self.register(name))
+        if kind == "DP16KD" and parameters[f"REGMODE_{port[2]}"] == "OUTREG":
+            return self.random("state", name, port, "register")
         if kind in STATES:
             return self.random("state", name, port, number)
         if kind == "LUT4":
@@ -162,16 +236,32 @@ class Evaluation:
         reset = self.pin(name, "LSR") if self.cells[name]["connections"].get("LSR") else 0
         return state & ~reset | (reset if parameters["REGSET"] == "SET" else 0)
 
+    def output_register(self, name: str, port: str) -> int:
+        """The next state of the output register of a block RAM; of one with a port of 36 bits the
+        clock and the enable are those of B."""
+        parameters = self.cells[name]["parameters"]
+        whole = all(int(parameters[f"DATA_WIDTH_{side}"], 2) == 36 for side in "AB")
+        side = "B" if whole else port[2]
+        enable = self.pin(name, f"OCE{side}")
+        if parameters[f"OCE{side}MUX"] == "INV":
+            enable = ~enable & ONES
+        word = self.random("state", name, port, 0)
+        return word & enable | self.random("state", name, port, "register") & ~enable
+
     def outcome(self) -> dict[tuple[str, ...], int]:
         """All that the netlist tells: the next state of each flip-flop, what memories are given,
         and the outputs."""
         told = {}
         for name, cell in self.cells.items():
             if cell["type"] == "TRELLIS_FF":
-                told[name,] = self.next_state(name)
+                told[self.register(name)] = self.next_state(name)
             elif cell["type"] in STATES:
                 for port, nets in cell["connections"].items():
-                    if cell["port_directions"][port] == "input":
+                    if cell["port_directions"][port] == "output":
+                        registered = cell["parameters"].get(f"REGMODE_{port[2]}") == "OUTREG"
+                        if registered and self.read[nets[0]]:
+                            told[name, port, "register"] = self.output_register(name, port)
+                    elif not port.startswith("OCE"):
                         told |= {(name, port, str(k)): self.net(n) for k, n in enumerate(nets)}
         return told
 
@@ -240,6 +330,21 @@ def test_each_unit_has_its_own_reset(tmp_path: Path) -> None:
         for (name, *port), value in after.items():
             original = re.sub(r"\$share_out\$\d+", "", name)
             assert before[(original, *port)] == value, f"seed {seed}: {name}"
+
+
+def test_output_registers_take_the_place_of_flip_flops(tmp_path: Path) -> None:
+    netlist = synthesised(Stored(), tmp_path)
+    folded = deepcopy(netlist)
+    fold_output_registers(Netlist(folded))
+    # Those of the wide port and of two ports; not the one with a reset nor that beside which the
+    # word is read.
+    assert kinds(netlist, "TRELLIS_FF") - kinds(folded, "TRELLIS_FF") == 36 + 9 + 9
+    for seed in range(4):
+        before, after = Evaluation(netlist, seed).outcome(), Evaluation(folded, seed).outcome()
+        assert before == after, f"seed {seed}"
+    driven = Evaluation(folded, 0).driver
+    for port in folded["ports"].values():
+        assert port["direction"] == "input" or all(net in driven for net in port["bits"])
 
 
 def test_few_loads_are_left_alone(netlist: dict[str, Any]) -> None:

@@ -3,9 +3,12 @@
 The inputs are a shift register fed from one pin; the outputs are registered and XORed together in a
 pipelined tree that ends at another. So no path but the unit's own, and the unit's paths from and to
 a register at its pins, limit the clock.
+
+The clock domain has no reset, as that of an ECP5 board in Amaranth has none: the bitstream and the
+device's own set/reset network give the first values, and a soft reset is the unit's own matter.
 """
 
-from amaranth.hdl import Cat, Elaboratable, Module, Signal, Value
+from amaranth.hdl import Cat, ClockDomain, Elaboratable, Module, Signal, Value
 from amaranth.lib import wiring
 
 __all__ = ["RegisteredPins"]
@@ -16,17 +19,20 @@ class RegisteredPins(Elaboratable):
 
     Attributes
     ----------
-    scan_in, scan_out : Signal
-        The two pins, 1 bit each.
+    clk, scan_in, scan_out : Signal
+        The three pins, 1 bit each.
     """
 
     def __init__(self, unit: wiring.Component) -> None:
         self.unit = unit
+        self.clk = Signal()
         self.scan_in = Signal()
         self.scan_out = Signal()
 
     def elaborate(self, platform) -> Module:
         m = Module()
+        m.domains.sync = sync = ClockDomain(reset_less=True)
+        m.d.comb += sync.clk.eq(self.clk)
         m.submodules.unit = self.unit
         inputs, outputs = [], []
         for _, member, value in self.unit.signature.flatten(self.unit):

@@ -23,8 +23,10 @@ from typing import Any
 
 from uwarp.device.build import content_digest
 
+from .block_ram import fold_output_registers
 from .carry import fold_carry_luts
 from .fanout import share_out
+from .floorplan import fix_block_rams
 from .netlist import Netlist
 from .resets import fold_resets
 
@@ -97,6 +99,7 @@ def _yosys(top: str, source: str, target: str, directory: Path) -> dict[str, Any
     _run([sys.executable, "-c", _YOSYS, *commands], directory)
     netlist: dict[str, Any] = json.loads((directory / target).read_text())
     fold(netlist["modules"][top])
+    fix_block_rams(Netlist(netlist["modules"][top]))
     (directory / target).write_text(json.dumps(netlist))
     return netlist
 
@@ -107,6 +110,7 @@ def fold(module: dict[str, Any]) -> None:
     netlist = Netlist(module)
     fold_carry_luts(netlist)
     fold_resets(netlist)
+    fold_output_registers(netlist)
     share_out(netlist)
     netlist.forget_undriven()
 
@@ -227,7 +231,7 @@ def synthesise(
     texts = {
         "unit": verilog.convert(unit, name="unit", **options),
         "pinned": verilog.convert(
-            pinned, name="pinned", ports=[pinned.scan_in, pinned.scan_out], **options
+            pinned, name="pinned", ports=[pinned.clk, pinned.scan_in, pinned.scan_out], **options
         ),
     }
     for top, text in texts.items():
