@@ -29,7 +29,7 @@ def chosen_after(m, choices: Iterable[tuple[Value, Value]], name="part", enable=
     """
     parts = []
     for number, (condition, value) in enumerate(choices):
-        part = Signal(len(value), name=f"{name}_{number}")
+        part = Signal(len(value), name=f"{name}_{number}", reset_less=True)
         with m.If(enable):
             m.d.sync += part.eq(value)
         # Outermost: a reset that goes before the enable takes no logic.

@@ -15,6 +15,7 @@ from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import ADDRESS_BITS
 
+from ..data_register import data_register
 from ..interfaces import Axi4LiteSignature
 
 __all__ = ["AccessSignature", "Axi4LiteSubordinate"]
@@ -64,6 +65,9 @@ class Axi4LiteSubordinate(wiring.Component):
         bus = self.bus
         access = self.access
         was_write = Signal()
+        address, data, value = (
+            data_register(m, output) for output in (access.address, access.data, bus.rdata)
+        )
         write_offered = bus.awvalid & bus.wvalid
         take_write = write_offered & ~(bus.arvalid & was_write)
         m.d.comb += access.ahead.eq(bus.awaddr)
@@ -77,8 +81,8 @@ class Axi4LiteSubordinate(wiring.Component):
                 with m.If(take_write):
                     m.d.sync += [
                         access.write.eq(1),
-                        access.address.eq(bus.awaddr),
-                        access.data.eq(bus.wdata),
+                        address.eq(bus.awaddr),
+                        data.eq(bus.wdata),
                         was_write.eq(1),
                     ]
                     with m.If(bus.wstrb == _WHOLE_WORD):
@@ -91,7 +95,7 @@ class Axi4LiteSubordinate(wiring.Component):
                 with m.Elif(bus.arvalid):
                     m.d.sync += [
                         access.write.eq(0),
-                        access.address.eq(bus.araddr),
+                        address.eq(bus.araddr),
                         access.request.eq(1),
                         was_write.eq(0),
                     ]
@@ -100,7 +104,7 @@ class Axi4LiteSubordinate(wiring.Component):
                 with m.If(access.done):
                     m.d.sync += [
                         access.request.eq(0),
-                        bus.rdata.eq(access.value),
+                        value.eq(access.value),
                         bus.bvalid.eq(access.write),
                         bus.rvalid.eq(~access.write),
                     ]

@@ -160,10 +160,10 @@ class _OutcomeBanks(wiring.Component):
             m.d.sync += bank.eq(~bank)
         is_ours = Signal()
         counts = []
-        read = Signal(self._width)
+        read = Signal(self._width, reset_less=True)
         more = Signal(self._width)
-        written = Signal(self._width)
-        written_code = Signal(range(depth))
+        written = Signal(self._width, reset_less=True)
+        written_code = Signal(range(depth), reset_less=True)
         written_bank = Signal()
         writes = Signal()
         is_same = Signal()
@@ -329,10 +329,12 @@ class EventCounters(wiring.Component):
             is_chosen = Signal(name=f"is_{counter.name.lower()}")
             m.d.sync += is_chosen.eq(words[0] == _WORDS * counter)
             chosen.append((is_chosen, count))
-        alone = Signal(max(len(count) for count in latched.values()) if latched else 1)
-        amount = Signal(max(len(count) for count in (alone, *counts)) + 1)
-        row = Signal(32)
-        written = Signal(33)
+        alone = Signal(
+            max(len(count) for count in latched.values()) if latched else 1, reset_less=True
+        )
+        amount = Signal(max(len(count) for count in (alone, *counts)) + 1, reset_less=True)
+        row = Signal(32, reset_less=True)
+        written = Signal(33, reset_less=True)
         m.d.sync += [
             alone.eq(reduce(or_, (Mux(*item, 0) for item in chosen), Const(0, 1))),
             amount.eq(reduce(or_, counts, Const(0, 1)) + alone),

@@ -90,7 +90,7 @@ class DoorbellPages(wiring.Component):
                 "moderate": 1,
             }
         )
-        page = Signal(range(self._parameters.n_qp))
+        page = Signal(range(self._parameters.n_qp), reset_less=True)
         page_ahead = access.ahead[_PAGE_LOG2:] - (DOORBELL_BASE >> _PAGE_LOG2)
         in_range = (page_ahead >= 0) & (page_ahead < self._parameters.n_qp)
         offset = access.ahead[2:_PAGE_LOG2]
@@ -123,7 +123,7 @@ class DoorbellPages(wiring.Component):
                 (Doorbell.CQ_CONSUMER, Doorbell.CQ_ARM, Doorbell.CQ_ARM_SOLICITED),
             ),
         ):
-            item = Signal(layout, name=f"{name}_item")
+            item = Signal(layout, name=f"{name}_item", reset_less=True)
             out = getattr(self, name)
             rung = begun & Cat(rings[doorbell] for doorbell in doorbells).any()
             held[name] = item

@@ -34,6 +34,7 @@ from uwarp.contract import (
     Register,
 )
 
+from ..data_register import data_register
 from ..layouts import CloseRequest, EventRing, PortConfig
 from .bus import AccessSignature
 from .counters import CounterReadSignature, SnapshotSignature
@@ -244,7 +245,7 @@ class RegisterFile(wiring.Component):
             is_idle.eq(~self.busy),
         ]
         sources = [
-            (Signal(32, name=f"{name}_word"), chosen, word)
+            (Signal(32, name=f"{name}_word", reset_less=True), chosen, word)
             for name, chosen, word in (
                 ("kept", in_kept & (is_constant | is_idle & ~is_stale), kept_word.data),
                 ("time", selected[Register.TIME_LOW] & is_idle, self.time[:32]),
@@ -268,7 +269,7 @@ class RegisterFile(wiring.Component):
                 m.d.sync += word.eq(source)
             with m.Else():
                 m.d.sync += word.eq(0)
-        moving_word = Signal(16)
+        moving_word = Signal(16, reset_less=True)
         m.d.sync += moving_word.eq(
             reduce(or_, (Mux(selected[register], word, 0) for register, word in moving.items()))
             | Mux(selected[Register.MTU] & is_stale, _DEFAULT_MTU, 0)
@@ -304,8 +305,9 @@ class RegisterFile(wiring.Component):
                 m.d.sync += port.request.eq(0)
         m.d.sync += access.done.eq(is_short | counter.done | command.done | snapshot.done)
         # The low half of a counter, which stays while the high one comes.
+        value = data_register(m, access.value)
         with m.If(~counter.done):
-            m.d.sync += access.value.eq(
+            m.d.sync += value.eq(
                 reduce(or_, (word for word, _, _ in sources))
                 | Mux(is_idle, moving_word, 0)
                 | Mux(counter.low, counter.value, 0)
@@ -320,7 +322,7 @@ class RegisterFile(wiring.Component):
             command.kind.eq(table_select[16:]),
             command.data.eq(row),
         ]
-        m.d.sync += command.word.eq(kept_word.data)
+        m.d.sync += data_register(m, command.word).eq(kept_word.data)
         # With the low half, which goes into ``time_word`` in the same cycle.
         with m.If(read & selected[Register.TIME_LOW]):
             m.d.sync += time_high.eq(self.time[32:])
@@ -388,7 +390,7 @@ class RegisterFile(wiring.Component):
             m.d.sync += self.close.active.eq(0)
 
         # Interrupts: a CQ that fires in the cycle in which its bit is cleared stays set.
-        irq_bits = Signal(parameters.n_cq)
+        irq_bits = Signal(parameters.n_cq, reset_less=True)
         is_irq_set = Signal()
         m.d.sync += [
             is_irq_set.eq(self.irq_set),
@@ -402,7 +404,7 @@ class RegisterFile(wiring.Component):
         ]
         for number, word in enumerate(status_words):
             bits = irq_bits[32 * number :][: len(word)]
-            cleared = Signal(len(word), name=f"cleared_{number}")
+            cleared = Signal(len(word), name=f"cleared_{number}", reset_less=True)
             written = writes[Register.IRQ_STATUS] & (numbers[Register.IRQ_STATUS] == number)
             m.d.sync += [
                 cleared.eq(Mux(written, access.data, 0)),

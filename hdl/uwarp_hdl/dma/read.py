@@ -18,6 +18,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from ..choice import chosen_item
+from ..data_register import data_register
 from ..interfaces import ReadClientSignature
 from ..layouts import ReadBeat
 from ..stream.queue import Queue
@@ -88,15 +89,16 @@ class ReadArbiter(wiring.Component):
         ]
         for is_its, client in zip(turns.turn, self.clients, strict=True):
             m.d.comb += client.bursts.ready.eq(may & is_its)
+        address, beats = data_register(m, bus.araddr), data_register(m, bus.arlen)
         with m.If(address_free):
             m.d.sync += [
                 bus.arvalid.eq(turns.grant),
-                bus.araddr.eq(burst.address),
-                bus.arlen.eq(burst.beats),
+                address.eq(burst.address),
+                beats.eq(burst.beats),
             ]
 
         # Words to the client of the oldest burst.
-        beat = Signal(ReadBeat)
+        beat = Signal(ReadBeat, reset_less=True)
         valid = Signal(self._count)
         taken = Cat(client.beats.ready for client in self.clients)
         free = ~(valid & ~taken).any()

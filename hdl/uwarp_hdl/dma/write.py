@@ -22,6 +22,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from ..choice import chosen_item
+from ..data_register import data_register
 from ..interfaces import WriteClientSignature
 from ..stream.queue import Queue
 from .channels import INCR, OUTSTANDING, SIZE_8_OCTETS, WRITE_CHANNELS
@@ -93,11 +94,12 @@ class WriteArbiter(wiring.Component):
         ]
         for is_its, client in zip(turns.turn, self.clients, strict=True):
             m.d.comb += client.bursts.ready.eq(may & is_its)
+        address, beats = data_register(m, bus.awaddr), data_register(m, bus.awlen)
         with m.If(address_free):
             m.d.sync += [
                 bus.awvalid.eq(grant),
-                bus.awaddr.eq(burst.address),
-                bus.awlen.eq(burst.beats),
+                address.eq(burst.address),
+                beats.eq(burst.beats),
             ]
 
         # Words to W, in the order of the grants.

@@ -72,10 +72,10 @@ class BurstSplitter(wiring.Component):
         m = Module()
 
         active = Signal()
-        block = Signal(61 - _BLOCK_LOG2)
-        first = Signal(_BLOCK_LOG2)
-        last = Signal(_BLOCK_LOG2)
-        left = Signal(self._blocks_width)  # blocks after this one
+        block = Signal(61 - _BLOCK_LOG2, reset_less=True)
+        first = Signal(_BLOCK_LOG2, reset_less=True)
+        last = Signal(_BLOCK_LOG2, reset_less=True)
+        left = Signal(self._blocks_width, reset_less=True)  # blocks after this one
         end_number = self.commands.payload.end[_BLOCK_LOG2:][: self._blocks_width]
         m.d.comb += [
             self.bursts.valid.eq(active),
@@ -153,7 +153,7 @@ class WriteBursts(wiring.Component):
         m.submodules.flights = flights = Queue(flight_shape, self._outstanding)
         flight = flights.o.payload
 
-        qpn = Signal(self._qpn_width)
+        qpn = Signal(self._qpn_width, reset_less=True)
         may_offer = Signal(init=1)
         room = flights.i.ready & may_offer
         m.d.comb += [

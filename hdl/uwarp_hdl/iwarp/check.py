@@ -126,11 +126,13 @@ class SegmentCheck(wiring.Component):
         offset_shape = offset_width(self._parameters)
         m.submodules.granules = granules = SegmentGranules(self._parameters)
 
-        datagram = Signal(Datagram)
-        qp = Signal(QP_ROW)
-        qp_failed = Signal()
-        region = Signal(REGION_ROW)
-        receive = Signal(data.StructLayout({"available": 1, "error": 1, "index": 16}))
+        datagram = Signal(Datagram, reset_less=True)
+        qp = Signal(QP_ROW, reset_less=True)
+        qp_failed = Signal(reset_less=True)
+        region = Signal(REGION_ROW, reset_less=True)
+        receive = Signal(
+            data.StructLayout({"available": 1, "error": 1, "index": 16}), reset_less=True
+        )
         # Registers, as ``datagram``.
         is_opening, is_write, is_request, is_terminate, is_record, is_response, is_send = [
             Signal(name=f"is_{name}")
@@ -139,12 +141,12 @@ class SegmentCheck(wiring.Component):
 
         # The extent must lie inside the region: the message, the Write's payload, what is to be
         # read, or the SGE.
-        stag = Signal(32)
-        base = Signal(64)
-        below_zero = Signal()
-        extent_length = Signal(32)
-        start = Signal(64)
-        below = Signal()
+        stag = Signal(32, reset_less=True)
+        base = Signal(64, reset_less=True)
+        below_zero = Signal(reset_less=True)
+        extent_length = Signal(32, reset_less=True)
+        start = Signal(64, reset_less=True)
+        below = Signal(reset_less=True)
 
         # The datagram is one of an open Send or Read: what lies in ``region`` is of its tracker.
         is_held = Signal()
@@ -152,7 +154,7 @@ class SegmentCheck(wiring.Component):
         may_be_open = (is_send | is_response) & receives(qp)
         is_open = may_be_open & self.found
 
-        digest = Signal(DIGEST_WIDTH)
+        digest = Signal(DIGEST_WIDTH, reset_less=True)
 
         segment = self.segments.payload
         look = self.look
@@ -302,22 +304,22 @@ class SegmentCheck(wiring.Component):
 
         # Each register below is right two, three, ... cycles after the rows and stays so: the
         # states only count the cycles.
-        offset = Signal(64)
-        address = Signal(64)
-        message_end = Signal(33)
-        beyond = Signal(signed(34))
-        last_number = Signal(32)  # of the message's octets
-        last_octet = Signal(offset_shape)
-        payload_end = Signal(offset_shape)
-        room = Signal(signed(65))
-        above = Signal()
-        low_end = Signal(33)
-        at_top = Signal()
-        wraps = Signal()
-        no_payload = Signal()
-        no_octets = Signal()
-        is_mapped = Signal()
-        checked_region = Signal()
+        offset = Signal(64, reset_less=True)
+        address = Signal(64, reset_less=True)
+        message_end = Signal(33, reset_less=True)
+        beyond = Signal(signed(34), reset_less=True)
+        last_number = Signal(32, reset_less=True)  # of the message's octets
+        last_octet = Signal(offset_shape, reset_less=True)
+        payload_end = Signal(offset_shape, reset_less=True)
+        room = Signal(signed(65), reset_less=True)
+        above = Signal(reset_less=True)
+        low_end = Signal(33, reset_less=True)
+        at_top = Signal(reset_less=True)
+        wraps = Signal(reset_less=True)
+        no_payload = Signal(reset_less=True)
+        no_octets = Signal(reset_less=True)
+        is_mapped = Signal(reset_less=True)
+        checked_region = Signal(reset_less=True)
         m.d.sync += [
             message_end.eq(datagram.mo + datagram.payload_length),
             last_number.eq(datagram.mlen - 1),
@@ -364,9 +366,9 @@ class SegmentCheck(wiring.Component):
         ]
 
         # The peer's address comes in two halves, the second in time for the verdict.
-        foreign_half = Signal()
-        foreign_port = Signal()
-        own_port = Signal()
+        foreign_half = Signal(reset_less=True)
+        foreign_port = Signal(reset_less=True)
+        own_port = Signal(reset_less=True)
         differs = (datagram.source_ip ^ qp.peer_ip) & qp.peer_mask
         m.d.sync += [
             own_port.eq(datagram.source_port == qp.udp_port),
@@ -419,10 +421,10 @@ class SegmentCheck(wiring.Component):
                 is_opening & (~is_mapped | (region.granule_log2[:5] != DEFAULT_GRANULE_LOG2)),
             ),
         ]
-        failed = Signal(len(failures))
-        outside = Signal()
-        may_write = Signal()
-        sge_empty = Signal()
+        failed = Signal(len(failures), reset_less=True)
+        outside = Signal(reset_less=True)
+        may_write = Signal(reset_less=True)
+        sge_empty = Signal(reset_less=True)
         m.d.sync += [
             failed.eq(Cat(condition for _, condition in failures)),
             outside.eq(stag_row | ~region.valid | stag_key | stag_pd | below),

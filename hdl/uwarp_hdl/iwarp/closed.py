@@ -88,10 +88,10 @@ class ClosedMessages(wiring.Component):
         scrub = Signal(bits)
         scrub_write = Signal()
         # The second word is asked for, or written, in the next cycle.
-        asked_row = Signal(bits)
+        asked_row = Signal(bits, reset_less=True)
         inserted = Signal(name_shape)
         inserted_row = row_of(inserted)
-        inserting_row = Signal(bits)
+        inserting_row = Signal(bits, reset_less=True)
         inserting = Signal()
         stage = Signal(3)
         first_word = data.View(first_shape, write.data)
@@ -130,10 +130,10 @@ class ClosedMessages(wiring.Component):
             m.d.sync += [sweep.eq(sweep + 1), sweeping.eq(~sweep.all())]
 
         # A word, then what the first says, then the answer with what the second says.
-        word = Signal(first_shape)
-        age = Signal(16)
-        valid = Signal()
-        same_low = Signal()
+        word = Signal(first_shape, reset_less=True)
+        age = Signal(16, reset_less=True)
+        valid = Signal(reset_less=True)
+        same_low = Signal(reset_less=True)
         m.d.sync += [
             stage.eq(Cat(self.lookup, stage[:2] & ~self.lookup.replicate(2))),
             word.as_value().eq(read.data),

@@ -63,14 +63,14 @@ class Closing(wiring.Component):
 
         # Valid octets: whole granules between the edges, and the message's share of the edges. Only
         # a complete message in one granule has an edge, so here the edges are two.
-        between = Signal(32)
-        in_granule = Signal(16)
-        shifts = Signal.like(row.granule_log2)
+        between = Signal(32, reset_less=True)
+        in_granule = Signal(16, reset_less=True)
+        shifts = Signal.like(row.granule_log2, reset_less=True)
         second = Signal()
         edge = Signal()
-        octets = Signal(16)
-        edges = Signal(17)
-        valid = Signal(32)
+        octets = Signal(16, reset_less=True)
+        edges = Signal(17, reset_less=True)
+        valid = Signal(32, reset_less=True)
         loads, shares = Signal(), Signal()
         width = len(progress.missing)
         m.d.sync += [

@@ -35,6 +35,7 @@ from uwarp.contract import TICK_CYCLES, Counter, Parameters
 
 from .. import choice
 from ..compare import equal
+from ..data_register import data_fields, data_register
 from ..interfaces import CompletionSignature, CreditSignature, WriteClientSignature
 from ..layouts import CqDoorbell, CreditOperation, EventRequest
 from ..ring import ring_entry
@@ -202,13 +203,13 @@ class CompletionUnit(wiring.Component):
         # reservations in the one after; of the others one is picked in each cycle for the next, if
         # it may be chosen in both.
         is_odd = Signal()
-        slot = Signal(Slot)
+        slot = Signal(Slot, reset_less=True)
         slot_valid = Signal()
         count = 2 * clients + 2
         chosen = Signal(count)  # one bit, or none; from the cycle after its choice until it is done
         chosen_valid = Signal()
-        chosen_cq = Signal(width)
-        chosen_in_range = Signal()
+        chosen_cq = Signal(width, reset_less=True)
+        chosen_in_range = Signal(reset_less=True)
         completing, crediting = chosen[:clients], chosen[clients : 2 * clients]
         ringing, timing = chosen[-2], chosen[-1]
         completion_requests = [port.requests for port in self.completions]
@@ -217,7 +218,7 @@ class CompletionUnit(wiring.Component):
         picked = Signal(count)
         credit_layout = data.StructLayout({"valid": 1, "in_range": 1, "cq": width, "release": 1})
         credit_requests = [
-            Signal(credit_layout, name=f"credit_request_{index}") for index in range(clients)
+            data_fields(credit_layout, f"credit_request_{index}") for index in range(clients)
         ]
         for index, request in enumerate(credit_requests):
             given = self.credits[index].requests
@@ -266,7 +267,7 @@ class CompletionUnit(wiring.Component):
         numbers[clients:clients] = [Cat(item.cq, item.in_range) for item in credit_requests]
         prompt = [0, *range(clients, 2 * clients)]
         patient = [index for index in range(count) if index not in prompt]
-        picked_cq = Signal(width + 1)
+        picked_cq = Signal(width + 1, reset_less=True)
         m.d.sync += [picked.eq(0), picked_cq.eq(numbers[patient[-1]])]
         for index in reversed(patient):
             with m.If(offered[index] & may[index]):
@@ -356,17 +357,17 @@ class CompletionUnit(wiring.Component):
         m.submodules.states = states = memory.Memory(shape=stored, depth=n_cq, init=[])
         put, get = states.write_port(), states.read_port()
         sweep = Signal(width + 1)
-        fetched = Signal(stored)
+        fetched = Signal(stored, reset_less=True)
         state, outlook = fetched.state, fetched.outlook
         state_next = Signal(_State)
-        in_range = Signal()
+        in_range = Signal(reset_less=True)
         # The state of the operation before, in the cycle after it.
         written = Signal(_State)
         is_late = Signal()
         m.d.sync += is_late.eq(execute)
         carries, carries_next = Signal(_Carries), Signal(_Carries)
         outlook_next = Signal(_Outlook)
-        written_cq = Signal(width)
+        written_cq = Signal(width, reset_less=True)
         written_valid = Signal()
         is_same = equal(m, written_cq, chosen_cq)
         m.d.comb += [
@@ -402,7 +403,7 @@ class CompletionUnit(wiring.Component):
         m.submodules.rings = rings = memory.Memory(shape=_Ring, depth=n_cq, init=[])
         put_ring, get_ring = rings.write_port(), rings.read_port()
         row = doorbell.row
-        ring = Signal(_Ring)
+        ring = Signal(_Ring, reset_less=True)
         begins = is_odd & ringing
         m.d.comb += [
             put_ring.data.valid.eq(row.valid & (row.log2 <= _LARGEST_LOG2) & ~self.busy),
@@ -465,12 +466,13 @@ class CompletionUnit(wiring.Component):
             timers.row_cq.eq(put_ring.addr),
             timers.row.eq(Mux(self.busy, 0, doorbell.row.as_value())),
         ]
+        timer = data_register(m, timers.timer)
         m.d.sync += [
             timers.enable.eq(Mux(self.busy, sweep[-1], put.en)),
             timers.cq.eq(put.addr),
-            timers.timer.first.eq(written.first),
-            timers.timer.ticks.eq(moderation.ticks),
-            timers.timer.waiting.eq(outlook_next.armed & waits & moderation.ticks.any()),
+            timer.first.eq(written.first),
+            timer.ticks.eq(moderation.ticks),
+            timer.waiting.eq(outlook_next.armed & waits & moderation.ticks.any()),
         ]
 
         gives, produces = (Signal(name=name) for name in ("gives", "produces"))
@@ -538,16 +540,17 @@ class CompletionUnit(wiring.Component):
         with m.If(resets):
             m.d.sync += [written.eq(0), carries.eq(0)]
 
-        # Whether a slot is given is told straight from the memories, before it is taken.
+        # Whether a slot is given is told from what was read, before it is taken, and kept.
         for index, port in enumerate(self.credits):
+            is_new, granted = Signal(), Signal(reset_less=True)
+            m.d.comb += port.granted.payload.eq(
+                Mux(is_new, ring.valid & ~outlook.full & in_range, granted)
+            )
+            m.d.sync += [is_new.eq(is_odd & crediting[index]), granted.eq(port.granted.payload)]
             with m.If(port.granted.ready):
                 m.d.sync += port.granted.valid.eq(0)
-            with m.If(is_odd & crediting[index]):
-                m.d.sync += port.granted.payload.eq(
-                    get_ring.data.valid & ~get.data.outlook.full & chosen_in_range
-                )
-                with m.If(~gives_back[index] & ~is_stale):
-                    m.d.sync += port.granted.valid.eq(1)
+            with m.If(is_odd & crediting[index] & ~gives_back[index] & ~is_stale):
+                m.d.sync += port.granted.valid.eq(1)
 
         # Slots to the writer.
         m.d.comb += [writer.slots.payload.eq(slot), writer.slots.valid.eq(slot_valid)]
@@ -572,7 +575,7 @@ class CompletionUnit(wiring.Component):
 
         m.d.sync += [
             self.cq_touched.eq(ringing & ~is_odd & ~doorbell.moderate),
-            self.cq_touched_cq.eq(chosen_cq),
+            data_register(m, self.cq_touched_cq).eq(chosen_cq),
         ]
         m.d.comb += [
             notices.done.eq(self.write.done),

@@ -128,13 +128,13 @@ class MapWriter(wiring.Component):
         released = Signal()
         m.d.comb += self.orders.ready.eq(released)
         m.d.sync += released.eq(self.releases.valid & self.releases.ready)
-        position = Signal(range(BURST_WORDS))
-        left = Signal(words_width)
+        position = Signal(range(BURST_WORDS), reset_less=True)
+        left = Signal(words_width, reset_less=True)
         final = Signal()
         has_map = Signal()
         # Of a run that has been offered for a cycle or more.
         seen = Signal()
-        end = Signal(words_width)
+        end = Signal(words_width, reset_less=True)
         empty = Signal()
         # Looked up when the payload is in memory, and then kept.
         failed = has_failed(m, self.failed, run.qpn)
@@ -287,7 +287,7 @@ class CompletionQueue(wiring.Component):
         head_layout = data.StructLayout(
             {"cq": number_width, "qpn": number_width, "urgent": 1, "mapped": 1}
         )
-        head, order = Signal(head_layout), Signal(Order)
+        head, order = Signal(head_layout, reset_less=True), Signal(Order, reset_less=True)
         head_valid, order_valid = Signal(), Signal()
         item = Signal(data.StructLayout({"head": head_layout, "order": Order}))
         m.submodules.releases = releases = Queue(Release, 16, registered=False)
@@ -347,7 +347,7 @@ class CompletionQueue(wiring.Component):
 
         # Words into memory, the first in the second cycle after its entry came. None is read before
         # it is there: to that its head takes longer.
-        entry = Signal(given.shape())
+        entry = Signal(given.shape(), reset_less=True)
         fields = data.Layout.cast(given.shape())
         cqe = Signal(CQE_LAYOUT)
         select = Signal(CQE_WORDS)
@@ -399,7 +399,7 @@ class CompletionQueue(wiring.Component):
         with m.If(~due):
             hit = self.payload_fault.valid & (self.payload_fault.qpn == head.qpn)
             m.d.sync += failed.eq(is_failed | hit)
-        edges = Signal(EdgeBytes)
+        edges = Signal(EdgeBytes, reset_less=True)
         requests = self.completions.requests
         m.d.comb += [
             requests.p.cq.eq(head.cq),
@@ -417,7 +417,7 @@ class CompletionQueue(wiring.Component):
         offered = self.completions.words
         is_first = get.addr[: exact_log2(CQE_WORDS)] == 0
         fetched = Signal()
-        fetched_number = Signal(exact_log2(CQE_WORDS))
+        fetched_number = Signal(exact_log2(CQE_WORDS), reset_less=True)
         offered_first = Signal()
         moves = ~offered.valid | offered.ready
         fetch_moves = ~fetched | moves
@@ -436,14 +436,18 @@ class CompletionQueue(wiring.Component):
         with m.Elif(fetch_moves & may_fetch & is_first):
             m.d.sync += begun.eq(1)
         m.d.sync += self.leaves.eq(offered.valid & offered.ready & offered_first)
-        # Straight from the memory into a register; the edges, 0 but beside their word, after it.
-        word = Signal(64)
-        word_edges = Signal(EdgeBytes)
+        # Straight from the memory into a register, which may be the memory's own: the edges, 0 but
+        # beside their word, and what a failure changes come after it.
+        word = Signal(64, reset_less=True)
+        changed = Signal(2, reset_less=True)  # this word's status, or its ``valid``, is another
+        word_edges = Signal(EdgeBytes, reset_less=True)
+        bits = Signal(64)
+        m.d.comb += bits.eq(word)
         m.d.comb += offered.payload.eq(
-            word
+            bits
             | Cat(Const(0, CQE_LAYOUT["head_map"].offset % 64), word_edges.head, word_edges.tail)
         )
-        part = {name: word[field.offset % 64 :][: field.width] for name, field in CQE_LAYOUT}
+        part = {name: bits[field.offset % 64 :][: field.width] for name, field in CQE_LAYOUT}
         is_word = {name: fetched_number == field.offset // 64 for name, field in CQE_LAYOUT}
         with m.If(moves):
             m.d.sync += [
@@ -451,14 +455,15 @@ class CompletionQueue(wiring.Component):
                 offered_first.eq(fetched_number == 0),
                 word.eq(get.data),
                 word_edges.eq(edges),
+                changed.eq(Cat(failed & is_word["status"], failed & is_word["valid"])),
             ]
-        with m.If(moves & failed & is_word["status"]):
-            m.d.sync += [
+        with m.If(changed[0]):
+            m.d.comb += [
                 part["status"].eq(Status.GENERAL_ERR),
                 part["flags"][exact_log2(CqeFlag.MAPPED)].eq(0),
             ]
-        with m.If(moves & failed & is_word["valid"]):
-            m.d.sync += part["valid"].eq(0)
+        with m.If(changed[1]):
+            m.d.comb += part["valid"].eq(0)
         with m.If(moves & ~is_word["head_map"]):
             m.d.sync += word_edges.eq(0)
         return m

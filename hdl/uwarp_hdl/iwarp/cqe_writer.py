@@ -80,9 +80,9 @@ class CqeWriter(wiring.Component):
         slot = self.slots.payload
         # One bit, while the words of that client's CQE are written; what of the slot they need.
         serving = Signal(self._clients)
-        discard = Signal()
-        time = Signal.like(slot.time)
-        phase = Signal()
+        discard = Signal(reset_less=True)
+        time = Signal.like(slot.time, reset_less=True)
+        phase = Signal(reset_less=True)
         position = Signal(range(CQE_WORDS))
         is_first = Signal()
         is_last = Signal()

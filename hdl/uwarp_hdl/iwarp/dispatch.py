@@ -26,6 +26,7 @@ from uwarp.contract import TERMINATE_TICKS, Counter, CqeFlag, Parameters, Status
 from uwarp.wire import IMMEDIATE_OPCODES, RECORD_OPCODES, Opcode
 
 from ..compare import equal
+from ..data_register import data_register
 from ..interfaces import CreditSignature
 from ..layouts import CloseRequest, CreditOperation, ReadRequest
 from .closed import ClosedMessages
@@ -188,18 +189,19 @@ class Dispatch(wiring.Component):
         m.submodules.closed = closed = ClosedMessages(self._parameters)
         m.submodules.closing = closing_unit = Closing(self._parameters)
 
-        segment = Signal(segment_layout(self._parameters))
+        segment = Signal(segment_layout(self._parameters), reset_less=True)
         datagram = segment.datagram
         incoming = self.segments.payload
-        is_record = Signal()
+        is_record = Signal(reset_less=True)
         closes_at_once = Signal()  # what it conflicts with, without regard to a credit
-        has_immediate, is_solicited = Signal(), Signal()
-        is_send = Signal()
-        names_place = Signal()  # what it says of its message's STag and base must be right
+        has_immediate, is_solicited = Signal(reset_less=True), Signal(reset_less=True)
+        is_send = Signal(reset_less=True)
+        # what it says of its message's STag and base must be right
+        names_place = Signal(reset_less=True)
         conflicts = Signal()
         found = Signal()
-        overlap = Signal(n)
-        tracker = Signal(range(n))
+        overlap = Signal(n, reset_less=True)
+        tracker = Signal(range(n), reset_less=True)
         plan = Signal(Plan)
         has_payload = Signal()
         credit_asked = Signal()
@@ -215,7 +217,7 @@ class Dispatch(wiring.Component):
         mismatch = Signal()  # with the tracker's row
 
         chosen = Signal(range(n + 1))
-        closing_status = Signal(Status)
+        closing_status = Signal(Status, reset_less=True)
         back_to_decide = Signal()
         pushing = Signal()
         close = Signal()
@@ -286,7 +288,7 @@ class Dispatch(wiring.Component):
         ]
 
         # What is done with it if nothing speaks against that, right from the third cycle on.
-        usual = Signal(Plan)
+        usual = Signal(Plan, reset_less=True)
         refuses, refuses_conflicts = Signal(), Signal()
         m.d.sync += [
             refuses.eq(credit_asked & (unfit | (opens_send & ~trackers.free))),
@@ -374,10 +376,14 @@ class Dispatch(wiring.Component):
         ]
 
         # What of its message the segment covers: long before ISSUE, if that marks it.
-        covered = Signal.like(self.covered)
-        covers_inner, covers_head, covers_tail = Signal(), Signal(), Signal()
+        covered = Signal.like(self.covered, reset_less=True)
+        covers_inner, covers_head, covers_tail = (
+            Signal(reset_less=True),
+            Signal(reset_less=True),
+            Signal(reset_less=True),
+        )
         # A region's bits of the map begin with a word of 64.
-        inner_last = Signal(len(covered.high) - 1)
+        inner_last = Signal(len(covered.high) - 1, reset_less=True)
         gap = Signal(len(covered.high) + 1)
         whole = ~gap[-1]
         with m.If(taken[0]):
@@ -689,18 +695,18 @@ class Dispatch(wiring.Component):
             trackers.keep.eq(taken[0]),
             trackers.keep_bare.eq(~is_record),
         ]
+        index, head, tail, mark = (
+            data_register(m, driven)
+            for driven in (trackers.mark_index, trackers.head, trackers.tail, self.marks.payload)
+        )
         with m.FSM(name="marking"):
             with m.State("IDLE"):
                 m.d.sync += [
-                    trackers.mark_index.eq(tracker),
-                    trackers.head.eq(covers_head),
-                    trackers.tail.eq(covers_tail),
-                    self.marks.payload.first.eq(
-                        Cat(covered.low[:6], segment.map_base[6:] + covered.low[6:])
-                    ),
-                    self.marks.payload.last.eq(
-                        Cat(inner_last[:6], segment.map_base[6:] + inner_last[6:])
-                    ),
+                    index.eq(tracker),
+                    head.eq(covers_head),
+                    tail.eq(covers_tail),
+                    mark.first.eq(Cat(covered.low[:6], segment.map_base[6:] + covered.low[6:])),
+                    mark.last.eq(Cat(inner_last[:6], segment.map_base[6:] + inner_last[6:])),
                 ]
                 with m.If(issue & plan.mark & has_payload):
                     m.d.sync += marking.eq(1)
@@ -738,7 +744,7 @@ class Dispatch(wiring.Component):
         datagram = segment.datagram
         offered = self.requests
         reports, terminates = Signal(), Signal()
-        code = Signal(CODE_WIDTH)
+        code = Signal(CODE_WIDTH, reset_less=True)
         # The tick number with which the pause after a Terminate ends. The pause is a power of two:
         # modulo twice that its sum with anything differs in one bit.
         after = Signal(TERMINATE_TICKS.bit_length())
@@ -796,7 +802,7 @@ class Dispatch(wiring.Component):
         # if the first granule and the last are two.
         distance = Signal(len(segment.last) + 1)
         m.d.comb += distance.eq(segment.first - segment.last)
-        others = Signal(len(segment.last), init=(1 << len(segment.last)) - 1)
+        others = Signal(len(segment.last), init=(1 << len(segment.last)) - 1, reset_less=True)
         m.d.sync += others.eq(distance)
         with m.If(~distance[-1]):
             m.d.sync += others.eq(~0)

@@ -15,6 +15,7 @@ from amaranth.utils import exact_log2
 from uwarp.contract import EVENT, EVENT_TIME_LOG2, Counter, EventType, Parameters
 
 from ..choice import chosen, word_after
+from ..data_register import data_register
 from ..interfaces import WriteClientSignature
 from ..layouts import EventRequest, EventRing, ReceivedTerminate, structure_layout
 from ..ring import ring_entry
@@ -82,17 +83,17 @@ class EventUnit(wiring.Component):
         is_asked = Signal()
         is_terminate = owner[-1]
         producer = Signal(32)
-        occupied = Signal(32)
+        occupied = Signal(32, reset_less=True)
         full = Signal()
         entry_bits = exact_log2(EVENT.size)
-        entry = Signal(64 - entry_bits)
-        phase = Signal()
-        written_phase = Signal()
-        time = Signal(_EVENT_LAYOUT["time_low"].width)
+        entry = Signal(64 - entry_bits, reset_less=True)
+        phase = Signal(reset_less=True)
+        written_phase = Signal(reset_less=True)
+        time = Signal(_EVENT_LAYOUT["time_low"].width, reset_less=True)
         event = Signal(_EVENT_LAYOUT)
         burst, beat = self.write.bursts, self.write.beats
-        size = Signal(16)
-        in_ring = Signal(15)
+        size = Signal(16, reset_less=True)
+        in_ring = Signal(15, reset_less=True)
         m.d.sync += [
             size.eq(Cat(ring.log2 == bit for bit in range(len(size)))),
             in_ring.eq(Cat(ring.log2 > bit for bit in range(len(in_ring)))),
@@ -135,6 +136,7 @@ class EventUnit(wiring.Component):
         m.d.comb += event.source_ip.eq(terminate.source_ip)
         with m.If(is_terminate):
             m.d.comb += [event[name].eq(terminate[name]) for name in ("msn", "source_port", "code")]
+        address = data_register(m, burst.p.address)
         with m.If(burst.ready):
             m.d.sync += burst.valid.eq(0)
 
@@ -164,7 +166,7 @@ class EventUnit(wiring.Component):
                     with m.Else():
                         m.d.sync += [
                             self.events[Counter.EVENTS].eq(1),
-                            burst.p.address.eq(Cat(C(0, entry_bits), entry)),
+                            address.eq(Cat(C(0, entry_bits), entry)),
                             burst.valid.eq(1),
                             producer.eq(producer + 1),
                             moved.eq(0b11),
@@ -226,7 +228,7 @@ class FullQueues(wiring.Component):
         put = told.write_port()
         m.submodules.waiting = waiting = Queue(width, 16, registered=False)
         sweep = Signal(width)
-        cq = Signal(16)
+        cq = Signal(16, reset_less=True)
         pending = Signal()
 
         # A touch takes the write port; a drop waits for the cycle after.

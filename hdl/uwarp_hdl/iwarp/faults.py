@@ -93,7 +93,7 @@ class FailedQueuePairs(wiring.Component):
         put, get = rows.write_port(), rows.read_port(domain="comb")
         # The row that was written before; not if a fault of its QP has come since.
         waits = Signal()
-        waiting_qpn = Signal(self._qpn_width)
+        waiting_qpn = Signal(self._qpn_width, reset_less=True)
         number = Signal(self._qpn_width)
         sweep = Signal(len(changed.row))
         m.d.comb += [

@@ -43,6 +43,7 @@ from uwarp.wire import (
 )
 
 from ..compare import at_least, equal
+from ..data_register import data_register
 from ..interfaces import ReadClientSignature, TableReadSignature
 from ..layouts import (
     REGION_ROW,
@@ -219,13 +220,14 @@ class WqeFetch(wiring.Component):
         asks = Signal()
         done = Signal()
         compares = Signal()  # an SGE; it makes a piece two cycles later
+        asked = data_register(m, burst.p)
         with m.If(burst.valid):
             m.d.sync += burst.valid.eq(~burst.ready)
         with m.Else():
             m.d.sync += [
                 burst.valid.eq(asks),
-                burst.p.address.eq(fetch.entry << 6),
-                burst.p.beats.eq(Mux(fetch.wide, WIDE_WORDS - 1, WQE_WORDS - 1)),
+                asked.address.eq(fetch.entry << 6),
+                asked.beats.eq(Mux(fetch.wide, WIDE_WORDS - 1, WQE_WORDS - 1)),
             ]
         m.d.comb += asks.eq(
             self.fetches.valid & ~self.fetches.ready & ~burst.valid & room & ~compares
@@ -238,7 +240,7 @@ class WqeFetch(wiring.Component):
         ]
 
         # Collect.
-        wqe = Signal(SEND_WQE_LAYOUT)
+        wqe = Signal(SEND_WQE_LAYOUT, reset_less=True)
         count = Signal(range(WIDE_WORDS))
         failed = Signal()
         unreadable = Signal()
@@ -291,19 +293,19 @@ class WqeFetch(wiring.Component):
         )
         to_group = wqe.dest_mac[MAC_GROUP_BIT] & Cat(opcodes[item] for item in _UNICAST).any()
 
-        overhead = Signal(range(max(OVERHEAD.values()) + IPV6_OVERHEAD + 1))
+        overhead = Signal(range(max(OVERHEAD.values()) + IPV6_OVERHEAD + 1), reset_less=True)
         m.d.sync += overhead.eq(0)
         for opcode, matches in opcodes.items():
             with m.If(matches):
                 m.d.sync += overhead.eq(OVERHEAD[opcode] + Mux(ipv6, IPV6_OVERHEAD, 0))
 
-        mask = Signal(16)
-        room = Signal(LENGTH_WIDTH)
-        wrong = Signal(4)  # of the operation, in parts
+        mask = Signal(16, reset_less=True)
+        room = Signal(LENGTH_WIDTH, reset_less=True)
+        wrong = Signal(4, reset_less=True)  # of the operation, in parts
         operation_wrong = Signal()
         length_wrong = Signal()
         status = Signal(STATUS_WIDTH)
-        mtu = Signal(LENGTH_WIDTH)
+        mtu = Signal(LENGTH_WIDTH, reset_less=True)
 
         told = self.event_requests
         m.d.comb += [told.p.type.eq(EventType.DMA_READ), told.p.number.eq(context.qpn)]
@@ -438,7 +440,9 @@ class WqeFetch(wiring.Component):
             data.StructLayout({name: members[name] for name in names})
             for names in (("qpn", "slot", "cq", "pd", "wide"), ("epoch", "index", "path_mtu"))
         ]
-        context = Signal(data.StructLayout(layouts[0].members | layouts[1].members))
+        context = Signal(
+            data.StructLayout(layouts[0].members | layouts[1].members), reset_less=True
+        )
         halves = (context.as_value()[: layouts[0].size], context.as_value()[layouts[0].size :])
         m.submodules.contexts = contexts = Memory(
             shape=max(layout.size for layout in layouts),
@@ -449,7 +453,7 @@ class WqeFetch(wiring.Component):
         reader, writer = contexts.read_port(), contexts.write_port()
 
         # Both rows of a fetch are written by the time they can be read.
-        first, second = (Signal(layout) for layout in layouts)
+        first, second = (Signal(layout, reset_less=True) for layout in layouts)
         into, out_of = Signal(range(OUTSTANDING)), Signal(range(OUTSTANDING))
         level = Signal(range(OUTSTANDING + 1))
         m.d.comb += [
@@ -504,20 +508,20 @@ class WqeFetch(wiring.Component):
         addr_words += [
             WQE_WORDS + SEND_WQE_EXTENSION.offset(f"sge{n}_addr") // 64 for n in range(1, MAX_SGE)
         ]
-        region = Signal(REGION_ROW)
-        addr = Signal(64)
+        region = Signal(REGION_ROW, reset_less=True)
+        addr = Signal(64, reset_less=True)
         wanted = Signal()
         look, add, place = Signal(), Signal(), Signal()
-        element = Signal(data.StructLayout({"addr": 64, "length": 32}))
-        compared = Signal.like(element)
-        lkey = Signal(32)
-        element_end = Signal(65)
-        offset = Signal(65)
-        offset_end = Signal(65)
+        element = Signal(data.StructLayout({"addr": 64, "length": 32}), reset_less=True)
+        compared = Signal.like(element, reset_less=True)
+        lkey = Signal(32, reset_less=True)
+        element_end = Signal(65, reset_less=True)
+        offset = Signal(65, reset_less=True)
+        offset_end = Signal(65, reset_less=True)
         allowed = Signal(init=1)
         number = Signal(range(MAX_SGE))
         octets = Signal(32 + (MAX_SGE - 1).bit_length())
-        piece_length = Signal(32, init=(1 << 32) - 1)
+        piece_length = Signal(32, init=(1 << 32) - 1, reset_less=True)
         length, arriving_lkey = word[:32], word[32:]
 
         with m.Switch(arriving):
@@ -579,16 +583,17 @@ class WqeFetch(wiring.Component):
 
         # Of the three that an address may be, all but one are 0: a choice without a multiplexer.
         asked, fetch = self.fetches.ready, self.fetches.p
-        placed, given, inline = Signal(64), Signal(64), Signal(64)
+        placed, given, inline = (Signal(64, reset_less=True) for _ in range(3))
         piece = self.pieces
+        slot, index = data_register(m, piece.slot), data_register(m, piece.index)
         m.d.comb += [
             piece.follows.eq(place | asked),
             piece.address.eq(placed | given | inline),
         ]
         m.d.sync += [
             piece.valid.eq(piece.follows),
-            piece.slot.eq(Mux(asked, fetch.slot, context.slot)),
-            piece.index.eq(Mux(asked, 0, number)),
+            slot.eq(Mux(asked, fetch.slot, context.slot)),
+            index.eq(Mux(asked, 0, number)),
             placed.eq(region.dma_addr + offset[:64]),
             given.eq(compared.addr),
             inline.eq((fetch.entry | 1) << 6),

@@ -36,6 +36,7 @@ from uwarp.wire import (
     least_size,
 )
 
+from ..data_register import data_register
 from ..interfaces import TableReadSignature
 from ..layouts import PortConfig, frame_words
 from ..net.header import DDP_STEP, FrameHeader
@@ -197,17 +198,17 @@ class FrameBuilder(wiring.Component):
             answer_read.addr.eq(answer_read.addr + (answer_taken & answered)),
         ]
 
-        segment = Signal(self.segments.p.shape())
-        own, group, refused = Signal(), Signal(), Signal()
-        last_step = Signal(4)
+        segment = Signal(self.segments.p.shape(), reset_less=True)
+        own, group, refused = Signal(reset_less=True), Signal(), Signal()
+        last_step = Signal(4, reset_less=True)
         shares = Signal()  # the pair after it holds the header's last octets
-        head, head_next = Signal(len(self.tail)), Signal(len(self.tail))
+        head, head_next = Signal(len(self.tail)), Signal(len(self.tail), reset_less=True)
         # The state IDLE, and that with room for the longest header and all else that a start needs.
         idle, clear = Signal(), Signal()
-        cursor = Signal(len(self.write_high_address))
+        cursor = Signal(len(self.write_high_address), reset_less=True)
         odd = Signal()  # the word's first quad is written
         under_way = Signal(range(FRAMES + 1))
-        marked = Signal()  # the segment's message; known by the time of its payload
+        marked = Signal(reset_less=True)  # the segment's message; known by the time of its payload
         sweep = Signal(range(n_slots))
 
         start = Signal()
@@ -219,7 +220,7 @@ class FrameBuilder(wiring.Component):
         bad, was_bad, marks_slot = Signal(), Signal(), Signal()
         begun = Signal(2)  # ``start`` one and two cycles ago
         m.d.sync += begun.eq(Cat(start, begun[0]))
-        destination, destination_ready = self._fetch_destination(m, start)
+        destination, destination_used, destination_ready = self._fetch_destination(m, start)
         header = self._header(m, segment, destination, start, begun)
         # Before it is known that one begins: until then it begins again and again.
         m.d.comb += header.start.eq(idle)
@@ -324,7 +325,7 @@ class FrameBuilder(wiring.Component):
                     alone.eq(header.alone),
                 ]
                 with m.If(header.step >= DDP_STEP - 1):
-                    m.d.sync += destination.used.eq(1)
+                    m.d.sync += destination_used.eq(1)
                 with m.If(header.step == last_step):
                     m.d.comb += header.last.eq(1)
                     m.d.sync += heads.eq(0)
@@ -350,7 +351,7 @@ class FrameBuilder(wiring.Component):
 
             with m.State("MARK"):
                 m.d.comb += end.eq(1)
-                m.d.sync += destination.used.eq(1)
+                m.d.sync += destination_used.eq(1)
                 m.next = "IDLE"
 
         with m.If(word_valid & (odd | ~alone)):
@@ -399,25 +400,29 @@ class FrameBuilder(wiring.Component):
 
         m.submodules.check = check = FrameCheck()
         end_valid = Signal()
-        pair, pair_valid, crosses = Signal(64), Signal(), Signal()
+        pair, pair_valid, crosses = Signal(64, reset_less=True), Signal(), Signal()
+        ipv6, frame_end, low_address, high_address = (
+            data_register(m, driven)
+            for driven in (check.ipv6, check.end, self.write_low_address, self.write_high_address)
+        )
         m.d.sync += [
             self.write_low.eq(word_valid & ~(alone & odd)),
             self.write_high.eq(word_valid & ~(alone & ~odd)),
-            self.write_low_address.eq(Mux(odd, cursor + 1, cursor)),
-            self.write_high_address.eq(cursor),
+            low_address.eq(Mux(odd, cursor + 1, cursor)),
+            high_address.eq(cursor),
             crosses.eq(odd ^ alone),
             pair.eq(word),
             pair_valid.eq(word_valid),
             check.step.eq(header.step),
-            check.ipv6.eq(segment.ipv6),
-            check.end.octets.eq(segment.octets),
-            check.end.frame.eq(good),
-            check.end.completes.eq(segment.last),
-            check.end.vlan.eq(segment.vlan_valid),
-            check.end.ipv6.eq(segment.ipv6),
-            check.end.own.eq(own),
-            check.end.group.eq(group),
-            check.end.terminate.eq(segment.opcode == Opcode.TERMINATE),
+            ipv6.eq(segment.ipv6),
+            frame_end.octets.eq(segment.octets),
+            frame_end.frame.eq(good),
+            frame_end.completes.eq(segment.last),
+            frame_end.vlan.eq(segment.vlan_valid),
+            frame_end.ipv6.eq(segment.ipv6),
+            frame_end.own.eq(own),
+            frame_end.group.eq(group),
+            frame_end.terminate.eq(segment.opcode == Opcode.TERMINATE),
             end_valid.eq(end),
         ]
         m.d.comb += [
@@ -445,23 +450,18 @@ class FrameBuilder(wiring.Component):
     def _fetch_destination(self, m, start):
         """Where the next segment's frame goes, asked for once the header under way has what it
         needs (``used``). ``ready`` for the start after 3 cycles, a word a cycle comes later.
-        Returns it, and whether it is ready in the next cycle but for a start."""
-        place = Signal(
-            data.StructLayout(
-                {"port": PortWord, "link": LinkWord, "ip": 128, "ready": 1, "used": 1}
-            ),
-            init={"used": 1},
-        )
+        Returns it, ``used``, and whether it is ready in the next cycle but for a start."""
+        layout = data.StructLayout({"port": PortWord, "link": LinkWord, "ip": 128})
+        place = Signal(layout, reset_less=True)
+        ready, used = Signal(), Signal(init=1)
         assert (LINK, PORT, LOW, HIGH) == (3, 0, 1, 2)
         begins = Signal()
         # Bit ``n``: so many cycles ago and one more it began. A word is asked for in each of the
         # first four, and is there in the cycle after.
         since = Signal(5)
-        address = Signal(destination_address(self._parameters))
+        address = Signal(destination_address(self._parameters), reset_less=True)
         m.d.comb += [
-            begins.eq(
-                (self.segments.valid | self.coming) & place.used & ~place.ready & ~since[:2].any()
-            ),
+            begins.eq((self.segments.valid | self.coming) & used & ~ready & ~since[:2].any()),
             self.destination.index.eq(address),
         ]
         m.d.sync += [
@@ -473,9 +473,9 @@ class FrameBuilder(wiring.Component):
             slot = Mux(self.segments.valid, self.segments.p.slot, self.coming_slot)
             m.d.sync += address.slot.eq(slot)
         with m.If(since[1]):
-            m.d.sync += place.ready.eq(1)
+            m.d.sync += ready.eq(1)
         with m.If(start):
-            m.d.sync += [place.ready.eq(0), place.used.eq(0)]
+            m.d.sync += [ready.eq(0), used.eq(0)]
         registers = (
             place.link.as_value(),
             place.port.as_value(),
@@ -485,7 +485,7 @@ class FrameBuilder(wiring.Component):
         for arrives, register in zip(since[1:], registers, strict=True):
             with m.If(arrives):
                 m.d.sync += register.eq(self.destination.row)
-        return place, place.ready | since[1]
+        return place, used, ready | since[1]
 
     def _header(self, m, segment, destination, start, begun):
         """The pairs of the header of ``segment``, of which the first comes with ``start``."""

@@ -19,6 +19,7 @@ from amaranth.lib.wiring import In, Out
 
 from uwarp.wire import ETHERNET, IPV4, IPV6, PROTOCOL_UDP
 
+from ..data_register import data_register
 from ..net.header import DDP_STEP
 from . import crc32c
 from .fetch import LENGTH_WIDTH
@@ -115,7 +116,10 @@ class FrameCheck(wiring.Component):
         m = Module()
         end, end_valid = self.end, self.end_valid
         for stage in range(1, _ANNOUNCED + 1):
-            later, valid = Signal(FrameEnd, name=f"end_{stage}"), Signal(name=f"valid_{stage}")
+            later, valid = (
+                Signal(FrameEnd, name=f"end_{stage}", reset_less=True),
+                Signal(name=f"valid_{stage}"),
+            )
             m.d.sync += [later.eq(end), valid.eq(end_valid)]
             end, end_valid = later, valid
             if stage == 2:
@@ -143,7 +147,11 @@ class FrameCheck(wiring.Component):
         """The CRC, turned, ten cycles after the end, and from the next one on in ``checks``."""
         # The low half goes in with the state: what is left of it after eight octets is the same.
         # Where the register begins is where its reset leads: else that takes logic.
-        share, low, state = Signal(32), Signal(32), Signal(32, init=_INITIAL)
+        share, low, state = (
+            Signal(32, reset_less=True),
+            Signal(32, reset_less=True),
+            Signal(32, init=_INITIAL, reset_less=True),
+        )
         covers = Signal()
         m.d.sync += [
             share.eq(crc32c.data_share(self.word[32:])),
@@ -155,23 +163,24 @@ class FrameCheck(wiring.Component):
         with m.Elif(covers):
             m.d.sync += state.eq(crc32c.advance(state ^ low, 8) ^ share)
 
-        back = Signal(32)
+        back = Signal(32, reset_less=True)
         excess = Signal(3)  # octets that it is still to be taken back
-        odd = Signal()
+        odd = Signal(reset_less=True)
         with m.If(after[2]):
             m.d.sync += [back.eq(state), excess.eq(4 - octets), odd.eq(octets[0])]
         with m.Elif(excess != 0):
             m.d.sync += [back.eq(crc32c.unstep(back, 1)), excess.eq(excess - 1)]
         turned = Signal(32)
         m.d.comb += turned.eq(~Mux(odd, Cat(back[24:], back[:24]), back))
+        kept = data_register(m, self.checks.crc)
         with m.If(after[10]):
-            m.d.sync += self.checks.crc.eq(turned)
+            m.d.sync += kept.eq(turned)
         return turned
 
     def _sum(self, m, after, begins, crc):
         """The checksum; lanes are little-endian (RFC 1071). Carries out of the top go into the next
         addition, so that the last of them takes one more, of 0."""
-        lanes = [Signal(16, name=f"lane_{index}") for index in range(4)]
+        lanes = [Signal(16, name=f"lane_{index}", reset_less=True) for index in range(4)]
         for index, lane in enumerate(lanes):
             covers = Signal(name=f"covers_{index}")
             m.d.comb += covers.eq(self.valid & (self.step > 4))
@@ -185,7 +194,10 @@ class FrameCheck(wiring.Component):
             m.d.sync += lane.eq(Mux(covers, self.word.word_select(index, 16), Mux(adds, more, 0)))
 
         # Begins as below, like ``state``.
-        word_sum, frame_sum = Signal(33), Signal(33, init=_SUM_BEGINS)
+        word_sum, frame_sum = (
+            Signal(33, reset_less=True),
+            Signal(33, init=_SUM_BEGINS, reset_less=True),
+        )
         m.d.sync += [
             word_sum.eq(_plus(word_sum, Cat(lanes[:2]), Cat(lanes[2:]))),
             frame_sum.eq(_plus(frame_sum, frame_sum[:32], word_sum[:32])),
@@ -195,14 +207,14 @@ class FrameCheck(wiring.Component):
 
         # The frame's sum is taken five cycles after the end; the halves of it and of the CRC are
         # added one a cycle. Each is in a register that is 0 in any other cycle.
-        halves = Signal(32)
+        halves = Signal(32, reset_less=True)
         with m.If(after[5]):
             m.d.sync += halves.eq(frame_sum)
         sources = (halves[:16], halves[16:], crc[:16], self.checks.crc[16:])
-        terms = [Signal(16, name=f"term_{index}") for index in range(len(sources))]
+        terms = [Signal(16, name=f"term_{index}", reset_less=True) for index in range(len(sources))]
         for index, (term, source) in enumerate(zip(terms, sources, strict=True)):
             m.d.sync += term.eq(Mux(after[8 + index], source, 0))
-        total = Signal(17)
+        total = Signal(17, reset_less=True)
         m.d.sync += total.eq(_plus(total, total[:16], terms[0] | terms[1] | terms[2] | terms[3]))
         with m.If(after[8]):
             m.d.sync += total.eq(0)

@@ -17,6 +17,7 @@ from amaranth.lib.wiring import In, Out
 from uwarp.contract import Parameters
 from uwarp.wire import CRC_OCTETS, ETHERNET, IPV4, IPV6, UDP, VLAN
 
+from ..data_register import data_fields, data_register
 from ..interfaces import PacketSignature
 from .fetch import LENGTH_WIDTH
 from .frame_builder import buffer_words
@@ -126,7 +127,7 @@ class FrameSender(wiring.Component):
         m.d.comb += advance.eq(~self.tx.valid | self.tx.ready)
 
         # The next frame waits in a register, so that what is late here goes no further.
-        coming, coming_valid = Signal(FrameEnd), Signal()
+        coming, coming_valid = Signal(FrameEnd, reset_less=True), Signal()
         gives = Signal()
         m.d.comb += [
             gives.eq(coming_valid & (self.enable | ~coming.frame)),
@@ -139,10 +140,10 @@ class FrameSender(wiring.Component):
         # it; until then it is that of the frame before, of which nothing is in the first word
         # either.
         active = Signal()
-        frame = Signal(FrameEnd)
-        index = Signal(LENGTH_WIDTH - 3)
+        frame = Signal(FrameEnd, reset_less=True)
+        index = Signal(LENGTH_WIDTH - 3, reset_less=True)
         word_before = Signal(len(index), init=-1)  # that of the CRC
-        place = Signal(3)  # of the CRC in its word
+        place = Signal(3, reset_less=True)  # of the CRC in its word
         with m.If(frame.frame):
             m.d.sync += Cat(place, word_before).eq(frame.octets - CRC_OCTETS - 8)
         # This word, the one before; the frame's last. Known a word ahead.
@@ -208,9 +209,13 @@ class FrameSender(wiring.Component):
 
         # Memory, register, insertion. What may be in a word is in registers of its own that are 0
         # where it is not, so that insertion is an OR.
-        in_memory, in_register = Signal(_Stage), Signal(_Stage)
+        in_memory, in_register = (
+            data_fields(_Stage, name, reset=("valid", "mark", "completes"))
+            for name in ("in_memory", "in_register")
+        )
         word, straight, crossed, checksum = (
-            Signal(64, name=name) for name in ("word", "straight", "crossed", "checksum")
+            Signal(64, name=name, reset_less=True)
+            for name in ("word", "straight", "crossed", "checksum")
         )
         checks = self.checks.p
         # Where the last word has octets of the frame before the CRC, they are in its low half.
@@ -237,7 +242,9 @@ class FrameSender(wiring.Component):
                 m.d.sync += part.eq(source)
         m.d.comb += self.checks.ready.eq(advance & in_memory.valid & in_memory.last)
         mark, completes = Signal(), Signal()
-        tx = self.tx.p
+        tx, own, group, terminate = (
+            data_register(m, output) for output in (self.tx.p, self.own, self.group, self.terminate)
+        )
         with m.If(advance):
             m.d.sync += [
                 in_memory.eq(next_stage),
@@ -245,9 +252,9 @@ class FrameSender(wiring.Component):
                 self.tx.valid.eq(in_register.valid),
                 tx.last.eq(in_register.last),
                 tx.count.eq(in_register.count),
-                self.own.eq(in_register.own),
-                self.group.eq(in_register.group),
-                self.terminate.eq(in_register.terminate),
+                own.eq(in_register.own),
+                group.eq(in_register.group),
+                terminate.eq(in_register.terminate),
                 mark.eq(in_register.mark),
                 completes.eq(in_register.completes),
             ]

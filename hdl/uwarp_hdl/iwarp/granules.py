@@ -17,6 +17,7 @@ from amaranth.lib.wiring import In, Out
 from uwarp.contract import Parameters
 
 from ..choice import chosen
+from ..data_register import data_register
 from .receive_layouts import covered_layout, granule_width, offset_width
 
 __all__ = ["SegmentGranules"]
@@ -70,11 +71,11 @@ class SegmentGranules(wiring.Component):
         m = Module()
         steps = Signal(4)  # one bit each; the last stays
         octet = Signal.like(self.start)
-        shift = Signal(4)
+        shift = Signal(4, reset_less=True)
         remainder = Signal(16)
-        low = Signal(self._granule_width + 1)
-        low_part = Signal()
-        high = Signal.like(low)
+        low = Signal(self._granule_width + 1, reset_less=True)
+        low_part = Signal(reset_less=True)
+        high = Signal.like(low, reset_less=True)
         m.d.sync += shift.eq(self.log2 - _SMALLEST_LOG2)
         m.d.sync += steps.eq(Mux(self.begin, 1, Cat(0, steps[:2], steps[2] | steps[3])))
 
@@ -91,17 +92,20 @@ class SegmentGranules(wiring.Component):
         inside = Cat(C(0x3F, 6), (i < shift for i in range(10)))
         m.d.comb += remainder.eq(octet[:16] & inside)
         # The last two are chosen a cycle before.
-        later = Signal.like(octet)
+        later = Signal.like(octet, reset_less=True)
         m.d.sync += later.eq(Mux(steps[1], self.offset, self.payload_end))
         with m.If(self.begin | steps[0]):
             m.d.sync += later.eq(0)
         # What comes last is taken in each step before, too.
         m.d.comb += octet.eq(chosen(steps[:2], (self.start, self.end)) | later)
         m.d.sync += high.eq(granule)
+        first, last, aligned = (
+            data_register(m, output) for output in (self.first, self.last, self.aligned)
+        )
         with m.If(steps[0]):
-            m.d.sync += [self.first.eq(granule), self.aligned.eq(~remainder.any())]
+            m.d.sync += [first.eq(granule), aligned.eq(~remainder.any())]
         with m.If(steps[1]):
-            m.d.sync += self.last.eq(granule)
+            m.d.sync += last.eq(granule)
         with m.If(steps[2]):
             m.d.sync += [low.eq(granule), low_part.eq(remainder.any())]
 

@@ -20,6 +20,7 @@ from amaranth.hdl import Array, Cat, Module, Mux, Signal
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from ..data_register import data_fields, data_register
 from ..layouts import MODERATION_ROW
 from ..stream.arbiter import RoundRobin
 
@@ -99,10 +100,11 @@ class _Bank(wiring.Component):
         with m.If(look & (~is_set | missed)):
             m.d.sync += turn.eq(turn + 1)
 
-        cqs = [Signal(self._width, name=f"cq_{stage}") for stage in range(3)]
-        timer = Signal(Timer)
-        age = Signal(16)
-        aged = Signal(Timer)
+        cqs = [Signal(self._width, name=f"cq_{stage}", reset_less=True) for stage in range(3)]
+        timer = data_fields(Timer, "timer", reset=("waiting",))
+        age = Signal(16, reset_less=True)
+        aged = data_fields(Timer, "aged", reset=("waiting",))
+        due = data_register(m, self.due.p)
         with m.If(self.due.ready):
             m.d.sync += self.due.valid.eq(0)
         with m.If(look):
@@ -114,18 +116,19 @@ class _Bank(wiring.Component):
                 age.eq(self.tick - timer.first),
                 aged.eq(timer),
                 self.due.valid.eq(aged.waiting & (age >= aged.ticks)),
-                self.due.p.cq.eq(cqs[2]),
-                self.due.p.first.eq(aged.first),
-                self.due.p.ticks.eq(aged.ticks),
+                due.cq.eq(cqs[2]),
+                due.first.eq(aged.first),
+                due.ticks.eq(aged.ticks),
             ]
         with m.If(looked):
             m.d.sync += [timer.eq(get.data), cqs[1].eq(cqs[0])]
         fetched, is_other = Signal(), Signal()
         m.d.sync += [fetched.eq(self.fetch), is_other.eq(self.other)]
+        moderation = data_register(m, self.moderation)
         with m.If(fetched):
-            m.d.sync += self.moderation.as_value().eq(get.data.as_value()[1:])
+            m.d.sync += moderation.as_value().eq(get.data.as_value()[1:])
         with m.If(fetched & is_other):
-            m.d.sync += self.moderation.as_value().eq(0)
+            m.d.sync += moderation.as_value().eq(0)
         return m
 
 
@@ -191,11 +194,12 @@ class ModerationTimers(wiring.Component):
         ]
         with m.If(self.due.ready):
             m.d.sync += self.due.valid.eq(0)
+        due = data_register(m, self.due.p)
         with m.If(free):
             m.d.sync += [
                 self.due.valid.eq(turn.valid),
-                self.due.p.cq.eq(Cat(found.cq[:width], turn.index[: (count - 1).bit_length()])),
-                self.due.p.first.eq(found.first),
-                self.due.p.ticks.eq(found.ticks),
+                due.cq.eq(Cat(found.cq[:width], turn.index[: (count - 1).bit_length()])),
+                due.first.eq(found.first),
+                due.ticks.eq(found.ticks),
             ]
         return m

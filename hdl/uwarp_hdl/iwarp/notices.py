@@ -14,6 +14,7 @@ from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import EventType
 
+from ..data_register import data_fields, data_register
 from ..layouts import EventRequest
 from ..stream.queue import Queue
 
@@ -73,7 +74,7 @@ class NoticeQueue(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        notice = Signal(Notice)
+        notice = data_fields(Notice, "notice", reset=("is_write", "set", "clear"))
         m.d.sync += notice.eq(self.notice)
         # Kept as wide as the number of a CQ that exists.
         kept = data.StructLayout({"is_write": 1, "set": 1, "clear": 1, "cq": self._cq_width})
@@ -100,18 +101,19 @@ class NoticeQueue(wiring.Component):
             queue.o.ready.eq(due),
             told.payload.type.eq(EventType.DMA_CQE),
         ]
+        number, irq_cq = data_register(m, told.payload.number), data_register(m, self.irq_cq)
         with m.If(told.ready):
             m.d.sync += told.valid.eq(0)
         with m.If(due):
             m.d.sync += [
                 told.valid.eq(head.is_write & get.data),
-                told.payload.number.eq(head.cq),
+                number.eq(head.cq),
             ]
         m.d.sync += [
             self.has_room.eq(queue.level < NOTICES - 5),
             self.irq_set.eq(due & head.set),
             self.irq_clear.eq(due & head.clear),
-            self.irq_cq.eq(head.cq),
+            irq_cq.eq(head.cq),
         ]
         with m.If(notice.is_write & ~used):
             m.d.sync += self.unanswered.eq(self.unanswered + 1)

@@ -22,6 +22,7 @@ from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import BURST_WORDS, EventType, Parameters
 
+from ..data_register import data_register
 from ..interfaces import ReadClientSignature
 from ..layouts import EventRequest, ReadBeat
 from ..stream.queue import Queue
@@ -134,8 +135,9 @@ class PayloadReader(wiring.Component):
             m.d.sync += reader.addr.eq(reader.addr + 1)
         with m.If(fetched_free):
             m.d.sync += fetched.eq(reader.en)
+        held = data_register(m, words.p)
         with m.If(free):
-            m.d.sync += [words.p.eq(reader.data), words.valid.eq(fetched)]
+            m.d.sync += [held.eq(reader.data), words.valid.eq(fetched)]
 
     def _ask(self, m, words, alignments):
         job, bursts = self.jobs.p, self.read.bursts
@@ -149,9 +151,9 @@ class PayloadReader(wiring.Component):
         line_bits = BURST_WORDS.bit_length() - 1
         line_address = job.address[3 + line_bits :]
         offset = job.address[3 : 3 + line_bits]  # of the first word in its line
-        last_end = Signal(line_bits)  # the last word's place in line ``last_line``
-        line, last_line = Signal(_LINE_WIDTH), Signal(_LINE_WIDTH)
-        begin, end = Signal(line_bits), Signal(line_bits)  # of a burst in its line
+        last_end = Signal(line_bits, reset_less=True)  # the last word's place in line ``last_line``
+        line, last_line = Signal(_LINE_WIDTH, reset_less=True), Signal(_LINE_WIDTH, reset_less=True)
+        begin, end = Signal(line_bits, reset_less=True), Signal(line_bits)  # of a burst in its line
         # Without the burst just asked for, if ``asked``.
         vacant = Signal(range(FIFO_WORDS + 1), init=FIFO_WORDS)
         is_last = Signal()
@@ -189,13 +191,14 @@ class PayloadReader(wiring.Component):
                     with m.If(is_last):
                         m.next = "JOB"
 
+        burst = data_register(m, bursts.p)
         with m.If(bursts.valid):
             m.d.sync += bursts.valid.eq(~bursts.ready)
         with m.Else():
             m.d.sync += [
                 bursts.valid.eq(ask),
-                bursts.p.address.eq(Cat(Const(0, 3), begin, line_address + line)),
-                bursts.p.beats.eq(end - begin),
+                burst.address.eq(Cat(Const(0, 3), begin, line_address + line)),
+                burst.beats.eq(end - begin),
             ]
         # Less those of the burst, beats + 1, which is adding the complement of beats; and popped.
         taken = Signal(len(vacant))
@@ -210,11 +213,12 @@ class PayloadReader(wiring.Component):
 
     def _align(self, m, words, alignments):
         told = self.event_requests
+        number, o = data_register(m, told.p.number), data_register(m, self.o.p)
         spoiled = Signal()  # a word of the burst
-        piece = Signal(self._alignment)
+        piece = Signal(self._alignment, reset_less=True)
         active = Signal()
         # Octets of the frame's word before this one are in ``kept``.
-        boundary = Signal(3)
+        boundary = Signal(3, reset_less=True)
         kept = Signal(64)
         error = Signal()
 
@@ -257,7 +261,7 @@ class PayloadReader(wiring.Component):
             m.d.comb += tells.eq(failed & words.p.last)
             m.d.sync += [
                 spoiled.eq(failed & ~words.p.last),
-                told.p.number.eq(piece.qpn),
+                number.eq(piece.qpn),
             ]
         with m.If(out_free):
             m.d.sync += self.o.valid.eq(0)
@@ -288,9 +292,9 @@ class PayloadReader(wiring.Component):
             with m.If(completes):
                 m.d.sync += [
                     self.o.valid.eq(1),
-                    self.o.p.data.eq(blend),
-                    self.o.p.last.eq(ends_all),
-                    self.o.p.error.eq(ends_all & error_now),
+                    o.data.eq(blend),
+                    o.last.eq(ends_all),
+                    o.error.eq(ends_all & error_now),
                 ]
         # A final piece that spills ends with a word of what is kept.
         coming = alignments.o.p

@@ -15,6 +15,7 @@ from amaranth.utils import exact_log2
 
 from uwarp.contract import BURST_WORDS, Parameters
 
+from ..data_register import data_register
 from ..interfaces import WriteClientSignature
 from ..layouts import PacketBeat
 from .burst import WriteBursts
@@ -89,17 +90,17 @@ class Placer(wiring.Component):
         ]
 
         active = Signal()
-        drop = Signal()
-        back = Signal(3)
-        ahead = Signal()
-        first = Signal()
-        word = Signal(14)
-        final_word = Signal(14)
-        final = Signal()
-        spills = Signal()  # the final word holds octets of the word before only
-        position = Signal(range(BURST_WORDS))
-        head_strobe = Signal(8)
-        tail_strobe = Signal(8)
+        drop = Signal(reset_less=True)
+        back = Signal(3, reset_less=True)
+        ahead = Signal(reset_less=True)
+        first = Signal(reset_less=True)
+        word = Signal(14, reset_less=True)
+        final_word = Signal(14, reset_less=True)
+        final = Signal(reset_less=True)
+        spills = Signal(reset_less=True)  # the final word holds octets of the word before only
+        position = Signal(range(BURST_WORDS), reset_less=True)
+        head_strobe = Signal(8, reset_less=True)
+        tail_strobe = Signal(8, reset_less=True)
         m.d.comb += [
             bursts.commands.payload.run.word.eq(command.address[3:]),
             bursts.commands.payload.run.end.eq(final_in_block[3:]),
@@ -127,7 +128,8 @@ class Placer(wiring.Component):
         # Octet i of the payload's word goes to lane i + shift, of this word of memory or the next:
         # eight octets of this word and the seven before, the highest by ``back`` octets first.
         beat = self.write.beats
-        held = Signal(56)
+        beat_held = data_register(m, beat.payload)
+        held = Signal(56, reset_less=True)
         octets = Cat(held, self.payload.payload.data)
         for bit in reversed(range(3)):
             octets = Mux(back[bit], octets[8 << bit :], octets)[: 64 + 8 * ((1 << bit) - 1)]
@@ -155,11 +157,9 @@ class Placer(wiring.Component):
         with m.If(emit & ~drop):
             m.d.sync += [
                 beat.valid.eq(1),
-                beat.payload.data.eq(octets),
-                beat.payload.strobe.eq(
-                    Mux(first, head_strobe, 0xFF) & Mux(final, tail_strobe, 0xFF)
-                ),
-                beat.payload.last.eq(final | position.all()),
+                beat_held.data.eq(octets),
+                beat_held.strobe.eq(Mux(first, head_strobe, 0xFF) & Mux(final, tail_strobe, 0xFF)),
+                beat_held.last.eq(final | position.all()),
             ]
 
         wiring.connect(m, wiring.flipped(self.write.bursts), bursts.bursts)

@@ -18,6 +18,7 @@ from amaranth.utils import exact_log2
 
 from uwarp.contract import BURST_WORDS, RECV_WQE, EventType, Parameters, QpState
 
+from ..data_register import data_register
 from ..interfaces import ReadClientSignature, TableReadSignature
 from ..layouts import QP_ROW, RECV_WQE_LAYOUT, EventRequest
 from ..ring import ring_entry
@@ -190,10 +191,10 @@ class ReceivePrefetch(wiring.Component):
         is_queued = queued.read_port(domain="comb")
         queue = queued.write_port()
         hint = Signal()
-        hint_qpn = Signal.like(self.hint_qpn)
+        hint_qpn = Signal.like(self.hint_qpn, reset_less=True)
         back = Signal()
         puts = Signal()
-        put_qpn = Signal.like(self.hint_qpn)
+        put_qpn = Signal.like(self.hint_qpn, reset_less=True)
         m.submodules.asked = asked_memory = memory.Memory(
             shape=16, depth=n_qp, init=[], attrs={"ram_style": "block"}
         )
@@ -206,25 +207,25 @@ class ReceivePrefetch(wiring.Component):
         served = Signal()
         for_miss = Signal()
         up = Signal()
-        ring_addr = Signal(56)
-        ring_log2 = Signal(4)
-        asked = Signal(16)
-        asked_next = Signal(16)
+        ring_addr = Signal(56, reset_less=True)
+        ring_log2 = Signal(4, reset_less=True)
+        asked = Signal(16, reset_less=True)
+        asked_next = Signal(16, reset_less=True)
         issued = Signal()
         cleared = Signal()
-        cleared_qpn = Signal.like(self.clear_qpn)
-        level = Signal(level_bits)
-        slot = Signal(15)
-        ring_mask, in_ring = Signal(15), Signal(15)
-        many = Signal()  # more than any burst takes
-        left = Signal(signed(len(self.consumer) + 1))
-        room = Signal(level_bits)
-        ring_left = Signal(range(largest + 1))
-        wqe_address = Signal(64 - exact_log2(RECV_WQE.size))
-        stretch = Signal(range(largest + 1))
-        most = Signal(range(largest + 1))
-        is_low = Signal()
-        count = Signal(range(largest + 1))
+        cleared_qpn = Signal.like(self.clear_qpn, reset_less=True)
+        level = Signal(level_bits, reset_less=True)
+        slot = Signal(15, reset_less=True)
+        ring_mask, in_ring = Signal(15), Signal(15, reset_less=True)
+        many = Signal(reset_less=True)  # more than any burst takes
+        left = Signal(signed(len(self.consumer) + 1), reset_less=True)
+        room = Signal(level_bits, reset_less=True)
+        ring_left = Signal(range(largest + 1), reset_less=True)
+        wqe_address = Signal(64 - exact_log2(RECV_WQE.size), reset_less=True)
+        stretch = Signal(range(largest + 1), reset_less=True)
+        most = Signal(range(largest + 1), reset_less=True)
+        is_low = Signal(reset_less=True)
+        count = Signal(range(largest + 1), reset_less=True)
 
         m.d.comb += [
             is_queued.addr.eq(put_qpn),
@@ -349,11 +350,11 @@ class ReceivePrefetch(wiring.Component):
         beat = self.read.beats
         word = Signal(range(WQE_WORDS))
         wqe = Signal(range(LARGEST_BURST))
-        words = Signal(64)
-        error = Signal()
+        words = Signal(64, reset_less=True)
+        error = Signal(reset_less=True)
         spoiled = Signal()  # a word of the burst
         received = data.View(RECV_WQE_LAYOUT, Cat(words, beat.p.data))
-        filled = self.filled
+        filled = data_register(m, self.filled)
         lkey = received.sge0_lkey
         in_table = len(filled.receive.lkey) - 1
         m.d.comb += [

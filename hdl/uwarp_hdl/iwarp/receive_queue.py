@@ -17,6 +17,7 @@ from amaranth.utils import exact_log2
 
 from uwarp.contract import Parameters
 
+from ..data_register import data_register
 from ..interfaces import ReadClientSignature, TableReadSignature
 from ..layouts import QP_ROW, EventRequest, RingDoorbell
 from .receive_prefetch import (
@@ -142,6 +143,7 @@ class ReceiveQueue(wiring.Component):
         m.submodules.consumers = consumers = memory.Memory(shape=32, depth=n, init=[], attrs=apart)
         m.submodules.filled = filled = memory.Memory(shape=level_bits, depth=n, init=[])
         producer_write = producers.write_port()
+        produced = data_register(m, producer_write.data)
         consumer_write = consumers.write_port()
         filled_write = filled.write_port()
         producer = producers.read_port()
@@ -153,18 +155,18 @@ class ReceiveQueue(wiring.Component):
         # The Send between its lookup and the unit behind, and the one there.
         look = self.look
         held = Signal()
-        held_qpn = Signal(width)
-        held_next = Signal(32)
+        held_qpn = Signal(width, reset_less=True)
+        held_next = Signal(32, reset_less=True)
         sent = Signal()
-        sent_qpn = Signal(width)
-        sent_next = Signal(32)
-        sent_may_take = Signal()
-        sent_guess = Signal()
+        sent_qpn = Signal(width, reset_less=True)
+        sent_next = Signal(32, reset_less=True)
+        sent_may_take = Signal(reset_less=True)
+        sent_guess = Signal(reset_less=True)
         doubt = Signal()
         guess = Signal()
         # A cycle late, when at the earliest the next one is given.
         settled, consumed, misguessed = Signal(), Signal(), Signal()
-        next_4 = Signal(32)
+        next_4 = Signal(32, reset_less=True)
         m.d.comb += [guess.eq(look.may_take & ~doubt), look.unsettled.eq(held & sent)]
         m.d.sync += [
             settled.eq(self.settle),
@@ -173,7 +175,7 @@ class ReceiveQueue(wiring.Component):
         ]
         # A cycle late, long before it is offered.
         waited, was_known, was_misguessed = Signal(), Signal(), Signal()
-        next_5 = Signal(32)
+        next_5 = Signal(32, reset_less=True)
         m.d.sync += [
             waited.eq(look.waiting),
             was_known.eq(look.known),
@@ -262,23 +264,27 @@ class ReceiveQueue(wiring.Component):
             prefetch.sweep.eq(sweeping),
             prefetch.clear_qpn.eq(clear_qpn),
             producer_write.en.eq(sweeping | rung),
-            producer_write.data.eq(doorbell.index),
+            produced.eq(doorbell.index),
         ]
         with m.If(sweeping | doorbell.reset):
-            m.d.sync += producer_write.data.eq(0)
+            m.d.sync += produced.eq(0)
 
         # The prefetch uses the read ports in cycles that no lookup needs, as far as is known from
         # the cycle before: the first of several may be in vain. So are those of a Send that waits:
         # from its second cycle on they come behind. It hears a cycle later whether it could.
-        qpn, qpn_1, qpn_2 = Signal(width), Signal(width), Signal(width)
+        qpn, qpn_1, qpn_2 = (
+            Signal(width),
+            Signal(width, reset_less=True),
+            Signal(width, reset_less=True),
+        )
         flush = Signal()
         cleared = Signal()
         looked = Signal()
         lent = Signal()
         taken_1 = Signal()
         # What was written when the indices were read.
-        consumed_1, consumed_qpn_1 = Signal(), Signal(width)
-        posted_1, posted_qpn_1 = Signal(), Signal(width)
+        consumed_1, consumed_qpn_1 = Signal(), Signal(width, reset_less=True)
+        posted_1, posted_qpn_1 = Signal(), Signal(width, reset_less=True)
         written_1 = Signal()
 
         wiring.connect(m, prefetch.qp, wiring.flipped(self.qp))
@@ -308,14 +314,14 @@ class ReceiveQueue(wiring.Component):
         valid = Signal(5)
         ahead = Signal(4)
         # Of the cycle of a lookup: the Send that is ahead, if it was guessed to take its receive.
-        ahead_guess_1, ahead_qpn_1 = Signal(), Signal(width)
-        producer_2, consumer_2 = Signal(32), Signal(32)
-        filled_2 = Signal(level_bits)
-        index_2, index_3 = Signal(16), Signal(16)
-        next_3 = Signal(32)
-        posted_3 = Signal(32)
-        level_3 = Signal(level_bits)
-        receive_4 = Signal(PostedReceive)
+        ahead_guess_1, ahead_qpn_1 = Signal(reset_less=True), Signal(width, reset_less=True)
+        producer_2, consumer_2 = Signal(32, reset_less=True), Signal(32, reset_less=True)
+        filled_2 = Signal(level_bits, reset_less=True)
+        index_2, index_3 = Signal(16, reset_less=True), Signal(16, reset_less=True)
+        next_3 = Signal(32, reset_less=True)
+        posted_3 = Signal(32, reset_less=True)
+        level_3 = Signal(level_bits, reset_less=True)
+        receive_4 = Signal(PostedReceive, reset_less=True)
         present_4 = Signal()
         m.d.comb += [
             index_2.eq(consumer_2[:16] + ahead[2]),

@@ -29,6 +29,7 @@ from uwarp.contract import CloseTarget, Parameters
 from uwarp.wire import DEFAULT_GRANULE, Opcode
 
 from ..choice import chosen_after
+from ..data_register import data_register
 from ..interfaces import TableReadSignature
 from ..layouts import CloseRequest, ReadRequest, ReceivedTerminate, is_mapped_ipv4
 from ..stream.queue import Queue
@@ -140,7 +141,7 @@ class Responder(wiring.Component):
         # Nothing begins in the cycle in which a request is taken, which is known from a register.
         present = self.requests.valid & ~self.requests.ready
         taken = self.requests.valid & self.requests.ready & ~comes
-        fetched, fetched_valid = Signal.like(self.fetched), Signal()
+        fetched, fetched_valid = Signal.like(self.fetched, reset_less=True), Signal()
         m.d.sync += [fetched.eq(self.fetched), fetched_valid.eq(self.fetched_valid)]
         m.d.comb += [
             self.busy.eq(~sweep[-1]),
@@ -219,18 +220,19 @@ class Responder(wiring.Component):
             (puts & at[LINK] & comes, Cat(request.msn, request.qpn)),
         )
         m.d.comb += written.word.eq(chosen_after(m, choices, "word"))
+        address = data_register(m, written.address)
         m.d.sync += [
             self.written_valid.eq(fetched_valid | puts),
-            written.address.index.eq(Cat(at[1] | at[3], at[2] | at[3])),
-            written.address.slot.eq(slot),
+            address.index.eq(Cat(at[1] | at[3], at[2] | at[3])),
+            address.slot.eq(slot),
         ]
         with m.If(fetched_valid):
-            m.d.sync += written.address.eq(fetched.address)
+            m.d.sync += address.eq(fetched.address)
 
     def _tell(self, m, at, present):
         """Give the Terminates that came, of which a word a cycle is read. Returns the slot of the
         one that comes, and whether it is kept."""
-        came = self.terminates.p
+        came = data_register(m, self.terminates.p)
         address = Signal(destination_address(self._parameters))
         waits = Signal(range(TOLD + 1))  # the one that is offered among them
         into, out_of = Signal(range(TOLD)), Signal(range(TOLD))

@@ -23,6 +23,7 @@ from amaranth.lib.wiring import In, Out
 from uwarp.contract import Parameters, QpState
 
 from ..compare import at_least, equal
+from ..data_register import data_register
 from ..interfaces import CreditSignature, TableReadSignature
 from ..layouts import QP_ROW, CreditOperation, RingDoorbell
 from ..ring import ring_entry
@@ -152,6 +153,7 @@ class _Waiting(wiring.Component):
             into, out_of = (
                 Signal(self._pointer_bits, name=f"{name}_{number}") for name in ("into", "out_of")
             )
+            item = data_register(m, port.payload)
             kept = Signal(name=f"kept_{number}")  # some are in memory
             reads, arrives = (Signal(name=f"{name}_{number}") for name in ("reads", "arrives"))
             stored = writer.en & (self.i_slot == number)
@@ -165,10 +167,10 @@ class _Waiting(wiring.Component):
             with m.If(port.ready):
                 m.d.sync += port.valid.eq(0)
             with m.If(arrives):
-                m.d.sync += [port.payload.eq(reader.data), port.valid.eq(1)]
-            ways.append((into, out_of, kept, reads, arrives))
-        (qp_into, qp_out, qp_kept, qp_reads, qp_arrives) = ways[0]
-        (slot_into, slot_out, slot_kept, slot_reads, slot_arrives) = ways[1]
+                m.d.sync += [item.eq(reader.data), port.valid.eq(1)]
+            ways.append((into, out_of, kept, reads, arrives, item))
+        (qp_into, qp_out, qp_kept, qp_reads, qp_arrives, qp_item) = ways[0]
+        (slot_into, slot_out, slot_kept, slot_reads, slot_arrives, _) = ways[1]
         m.d.comb += [
             qp_reads.eq(qp_kept & ~qp_arrives & ~self.qp.valid),
             slot_reads.eq(slot_kept & ~slot_arrives & ~self.slot.valid & ~qp_reads),
@@ -179,7 +181,7 @@ class _Waiting(wiring.Component):
             self.waits.eq(waits | (self.i_valid & ~self.i_slot)),
         ]
         with m.If(self.i_valid & direct):
-            m.d.sync += [self.qp.payload.eq(self.i), self.qp.valid.eq(1)]
+            m.d.sync += [qp_item.eq(self.i), self.qp.valid.eq(1)]
         return m
 
 
@@ -254,21 +256,21 @@ class SendScheduler(wiring.Component):
         doorbell, retirement, request = self.doorbells.p, self.retirements.p, self.credits.requests
         qpn = Signal(qp_bits)
         row = Signal(state_layout)
-        following = Signal(32)  # the index of the next WQE
-        producer = Signal(32)
-        retiring = Signal(state_layout)  # of the QP of a retirement
+        following = Signal(32, reset_less=True)  # the index of the next WQE
+        producer = Signal(32, reset_less=True)
+        retiring = Signal(state_layout, reset_less=True)  # of the QP of a retirement
         given = data.View(state_layout, read.data[: state_layout.size])
         written = Signal(state_layout)
-        qp = Signal(QP_ROW)
+        qp = Signal(QP_ROW, reset_less=True)
         failed = Signal()
         extra = Signal(range(EXTRA_SLOTS + 1))
         extra_full = Signal()
         sweeps = max(4 * n_qp, n_slots)
         sweep = Signal(range(sweeps))
-        next_entry = Signal(16)
-        in_ring = Signal(16)
+        next_entry = Signal(16, reset_less=True)
+        in_ring = Signal(16, reset_less=True)
         fetch = self.fetches.p
-        next_index = Signal(32)
+        next_index = Signal(32, reset_less=True)
         more = Signal()  # work after this WQE
         reserve, release = Signal(), Signal()  # is asked for from the next cycle on
         can_ask, reserved = Signal(), Signal()
@@ -283,8 +285,9 @@ class SendScheduler(wiring.Component):
         # What is queued a cycle later: a QP or a slot.
         queue = Signal(len(queues.i))
         queues_slot, queues_one = Signal(), Signal()
+        queued, entry = data_register(m, queues.i), data_register(m, fetch.entry)
         m.d.sync += [
-            queues.i.eq(queue),
+            queued.eq(queue),
             queues.i_slot.eq(queues_slot),
             queues.i_valid.eq(queues_one),
         ]
@@ -319,7 +322,7 @@ class SendScheduler(wiring.Component):
             more.eq(~equal(m, next_index, producer)),
             next_entry.eq(Mux(qp.sq_wide, next_place << 1, next_place)),
             in_ring.eq(Mux(qp.sq_wide, places << 1 | 1, places)),
-            fetch.entry.eq(ring_entry(qp.sq_addr, next_entry, in_ring)),
+            entry.eq(ring_entry(qp.sq_addr, next_entry, in_ring)),
             extra_full.eq(extra == EXTRA_SLOTS),
             retiring.eq(given),
         ]
@@ -537,12 +540,11 @@ class SendScheduler(wiring.Component):
             m.d.sync += request.valid.eq(1)
         with m.Elif(request.ready):
             m.d.sync += request.valid.eq(0)
+        asked = data_register(m, request.p)
         with m.If(~request.valid):
             m.d.sync += [
-                request.p.operation.eq(
-                    Mux(release, CreditOperation.RELEASE, CreditOperation.RESERVE)
-                ),
-                request.p.cq.eq(Mux(release, retirement.cq, qp.send_cq)),
+                asked.operation.eq(Mux(release, CreditOperation.RELEASE, CreditOperation.RESERVE)),
+                asked.cq.eq(Mux(release, retirement.cq, qp.send_cq)),
             ]
         with m.If(retire):
             m.d.comb += [

@@ -40,6 +40,7 @@ from uwarp.wire import (
 )
 
 from ..choice import chosen_after
+from ..data_register import data_register
 from ..interfaces import TableReadSignature
 from ..layouts import MAPPED, QP_ROW, ReadOpening
 from ..stream.queue import Queue
@@ -374,7 +375,7 @@ class Segmenter(wiring.Component):
 
         arrival = self.messages.p
         response, responding = self.responses.p, self.responding.p
-        arrived = Signal(link_layout)
+        arrived = Signal(link_layout, reset_less=True)
         next_piece = Signal(piece_bits)
         piece_ends = Signal()  # but the segment goes on
         emits = Signal()  # the state EMIT, from a register
@@ -391,9 +392,9 @@ class Segmenter(wiring.Component):
         owner = Signal(list_layout)
         row = Signal(row_layout)
         msn = Signal(32, init=1)  # of the list's next message that has one
-        mo = Signal(32)  # of the head message's next segment
-        begun = Signal(32)  # octets of the piece that are sent
-        used = Signal(LENGTH_WIDTH)  # ... in this turn
+        mo = Signal(32, reset_less=True)  # of the head message's next segment
+        begun = Signal(32, reset_less=True)  # octets of the piece that are sent
+        used = Signal(LENGTH_WIDTH, reset_less=True)  # ... in this turn
         counted = Signal(32)  # one of these, as it is written
         written = Signal(row_layout)
         # Strobes: the list's row is at its memory's output, or is written, and why.
@@ -403,35 +404,36 @@ class Segmenter(wiring.Component):
         turn_taken = Signal()
         looks_up = Signal()  # the list's ``row`` is known in the next cycle
         asks_qp, qp_arrives = Signal(), Signal()
-        follower = Signal(link_layout)
+        follower = Signal(link_layout, reset_less=True)
         cut, kind, quads_of, source = (
-            Signal(layouts[word], name=word.name.lower()) for word in MessageWord
+            Signal(layouts[word], name=word.name.lower(), reset_less=True) for word in MessageWord
         )
-        piece = Signal(piece_shape)
+        piece = Signal(piece_shape, reset_less=True)
         sends = Signal()
         in_reset = Signal()
-        qp_state, qp_failed = Signal.like(self.qp.row.state), Signal()
+        qp_state, qp_failed = Signal.like(self.qp.row.state, reset_less=True), Signal()
         stale = Signal()
         failed = Signal()
-        remaining = Signal(32)
-        to = Signal(64)
+        remaining = Signal(32, reset_less=True)
+        to = Signal(64, reset_less=True)
         # Segments end on multiples of the granule: of the TO, or of the offset in the message. The
         # first one begins anywhere, so this is where a full one would end, modulo the granule.
-        full_end = Signal(LENGTH_WIDTH)
-        address = Signal(64)
-        left = Signal(32)  # octets of the piece that are not sent
+        full_end = Signal(LENGTH_WIDTH, reset_less=True)
+        address = Signal(64, reset_less=True)
+        left = Signal(32, reset_less=True)  # octets of the piece that are not sent
         drained = Signal()  # ... none are, by now
-        left_long = Signal()  # more than a frame holds
-        needed = Signal(LENGTH_WIDTH)  # octets of the segment that are not asked for
-        octet = Signal(3)  # of a pair of quads, where they go
-        udp_port = Signal(16)
-        path_mtu = Signal(16)
+        left_long = Signal(reset_less=True)  # more than a frame holds
+        # octets of the segment that are not asked for
+        needed = Signal(LENGTH_WIDTH, reset_less=True)
+        octet = Signal(3, reset_less=True)  # of a pair of quads, where they go
+        udp_port = Signal(16, reset_less=True)
+        path_mtu = Signal(16, reset_less=True)
         room_ipv4, room_ipv6 = (
-            Signal(LENGTH_WIDTH, name=name) for name in ("room_ipv4", "room_ipv6")
+            Signal(LENGTH_WIDTH, name=name, reset_less=True) for name in ("room_ipv4", "room_ipv6")
         )
-        room = Signal(LENGTH_WIDTH)
-        headers = Signal(range(256))
-        length = Signal(LENGTH_WIDTH)
+        room = Signal(LENGTH_WIDTH, reset_less=True)
+        headers = Signal(range(256), reset_less=True)
+        length = Signal(LENGTH_WIDTH, reset_less=True)
         offers = Signal()  # the segment, if it is not taken
         segment_taken = Signal()
         opening_taken = Signal()
@@ -472,8 +474,8 @@ class Segmenter(wiring.Component):
             piece_read.addr.eq(Cat(row.piece, row.head)),
             self.failed_slot.eq(row.head),
         ]
-        response_slot = Signal(slot_bits)
-        response_address = Signal(64)  # of a response that is written, else 0
+        response_slot = Signal(slot_bits, reset_less=True)
+        response_address = Signal(64, reset_less=True)  # of a response that is written, else 0
         response_written = Signal()
         m.d.sync += [
             response_slot.eq(response.slot),
@@ -557,8 +559,9 @@ class Segmenter(wiring.Component):
             job.qpn.eq(owner.qpn),
         ]
         m.d.comb += self.segments.valid.eq(offers & ~segment_taken)
+        charged_octets = data_register(m, self.charge.octets)
         with m.If(self.segments.valid):
-            m.d.sync += [length.eq(needed), self.charge.octets.eq(segment.octets)]
+            m.d.sync += [length.eq(needed), charged_octets.eq(segment.octets)]
         with m.If(offers):
             m.d.sync += segment_taken.eq(segment_done)
         asked = self.read_openings.p
@@ -581,10 +584,15 @@ class Segmenter(wiring.Component):
         with m.If(peer_given & (peer_word != LINK)):
             m.d.sync += peer_word.eq(peer_word + 1)
         # An address of IPv4 is put in its place first.
-        peer_ip = [Signal(32), Signal(32, init=MAPPED & 0xFFFF_FFFF), Signal(64)]
+        mapped = MAPPED & 0xFFFF_FFFF
+        peer_ip = [
+            Signal(width, init=init, reset_less=True)
+            for width, init in ((32, 0), (32, mapped), (64, 0))
+        ]
         port_word = data.View(PortWord, self.destination.row)
+        source_port = data_register(m, asked.source_port)
         with m.If(peer_arrives == PORT):
-            m.d.sync += asked.source_port.eq(port_word.dest_port)
+            m.d.sync += source_port.eq(port_word.dest_port)
         with m.If((peer_arrives == PORT) | ((peer_arrives == LOW) & cut.ipv6)):
             m.d.sync += peer_ip[0].eq(self.destination.row[:32])
         with m.If(peer_arrives == LOW):
@@ -593,7 +601,7 @@ class Segmenter(wiring.Component):
         with m.If(peer_arrives == HIGH):
             m.d.sync += [peer_ip[2].eq(self.destination.row), peer_known.eq(1)]
         with m.If(peer_arrives == PORT):
-            m.d.sync += peer_ip[1].eq(peer_ip[1].init)
+            m.d.sync += peer_ip[1].eq(mapped)
         with m.If((peer_arrives == HIGH) & ~cut.ipv6):
             m.d.sync += peer_ip[2].eq(0)
         m.d.comb += asked.source_ip.eq(Cat(peer_ip))
@@ -637,7 +645,7 @@ class Segmenter(wiring.Component):
         octets = Cat(quad.word_select(index, 8) for quad in quads for index in (3, 2, 1, 0))
         m.d.sync += [
             self.quads.valid.eq(at.any()),
-            self.quads.address.eq(Cat(quad_row, number)),
+            data_register(m, self.quads.address).eq(Cat(quad_row, number)),
         ]
         m.d.comb += self.quads.word.eq(octets)
         with m.If(at.any()):
@@ -646,11 +654,11 @@ class Segmenter(wiring.Component):
             m.d.sync += number.eq(number + 1)
 
         charged = self.charge
-        m.d.sync += [charged.valid.eq(ending & frame), charged.qpn.eq(owner.qpn)]
+        m.d.sync += [charged.valid.eq(ending & frame), data_register(m, charged.qpn).eq(owner.qpn)]
 
         # Lists that stand aside come back when nothing else is done to turns: each wake is for both
         # lists of the QP.
-        woken = Signal(list_layout)
+        woken = Signal(list_layout, reset_less=True)
         wake_step = Signal()
         woken_valid = Signal()
         m.d.comb += [
@@ -912,7 +920,7 @@ class Segmenter(wiring.Component):
         # The other words of a list follow its row, a cycle each; so they do when they are written,
         # but for the MSN. Only different words are read and written in one cycle.
         loads = Signal(3)
-        ended = Signal(list_layout)
+        ended = Signal(list_layout, reset_less=True)
         puts_mo, puts_begun = Signal(), Signal()
         m.d.sync += [
             loads.eq(Cat(looks_up, loads)),
@@ -1099,7 +1107,7 @@ class Segmenter(wiring.Component):
             }
             for selected, word in order:
                 layout = layouts[word]
-                part = Signal(layout, name=f"part_{len(parts)}")
+                part = Signal(layout, name=f"part_{len(parts)}", reset_less=True)
                 m.d.sync += [part[name].eq(fields[name]) for name in layout.members]
                 with m.If(~selected):
                     m.d.sync += part.eq(0)

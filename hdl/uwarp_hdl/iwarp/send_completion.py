@@ -70,17 +70,17 @@ class SendCompleter(wiring.Component):
         # The words that are asked for, in turn; the last one is there when the CQE is asked for.
         layouts = message_words(self._parameters)
         cut, kind, quads, source = recalled = [
-            Signal(layouts[word], name=word.name.lower()) for word in MessageWord
+            Signal(layouts[word], name=word.name.lower(), reset_less=True) for word in MessageWord
         ]
         step = Signal(range(len(recalled)))
         asks = Signal()
         arriving = Signal(len(recalled))  # the word that arrives
-        msn = Signal(32)
+        msn = Signal(32, reset_less=True)
         success = Signal()
         tagged = Signal()
         # What is offered, and what leaves.
         cqe = Signal(CQE_LAYOUT)
-        leaving = Signal(CQE_LAYOUT)
+        leaving = Signal(CQE_LAYOUT, reset_less=True)
         m.d.comb += [
             success.eq(done.status == Status.SUCCESS),
             tagged.eq(Cat(kind.opcode == opcode for opcode in TAGGED_OPCODES).any()),

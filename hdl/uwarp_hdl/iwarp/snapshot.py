@@ -17,6 +17,7 @@ from amaranth.utils import exact_log2
 from uwarp.contract import Parameters
 
 from ..compare import equal
+from ..data_register import data_register
 from ..stream.queue import Queue
 from .receive_layouts import granule_width, map_run_layout, snapshot_layout
 from .validity_map import MAP_WORD, bit_range_layout
@@ -101,11 +102,11 @@ class MapSnapshot(wiring.Component):
         m.submodules.words = queue = Queue(MapWord, self._depth, direct=False)
         self._give(m, queue.o)
 
-        message = Signal(snapshot_layout(self._parameters))
+        message = Signal(snapshot_layout(self._parameters), reset_less=True)
         first, last = message.first, message.last
         # Right from the cycle after the message was taken: granules and bytes of the map between.
-        distance = Signal(width)
-        end_word = Signal(width - 5)
+        distance = Signal(width, reset_less=True)
+        end_word = Signal(width - 5, reset_less=True)
         byte_more = (first[:3] + distance[:3])[3]
         has_inner = distance[1:].any()
         has_words = distance[4:].any() | (distance[3] & byte_more)
@@ -116,8 +117,8 @@ class MapSnapshot(wiring.Component):
         ]
         # The run's words begin with that of the byte after the first. Both parts of it are 0 but in
         # the cycle in which they go into the queue, the second and the third one after.
-        run_word = Signal(run_shape["word"].shape)
-        run_rest = Signal(rest_shape)
+        run_word = Signal(run_shape["word"].shape, reset_less=True)
+        run_rest = Signal(rest_shape, reset_less=True)
         run_due = Signal(3)
         first_ends_word = first[3:6].all()
         words = Cat(C(1, 1), end_word) + Cat(~first_ends_word, ~first[6:], C(1, 1))
@@ -136,13 +137,13 @@ class MapSnapshot(wiring.Component):
 
         # Host word after host word is cleared: from granule ``place`` of word ``number`` on, up to
         # its last one, or the one before the message's last. A map begins with a host word.
-        number = Signal(width - 6)
-        place = Signal(6)
+        number = Signal(width - 6, reset_less=True)
+        place = Signal(6, reset_less=True)
         step = Signal()  # 0: the granule after the first is in its word
         is_last = Signal()
         is_empty = Signal()  # as the last one, nothing of it is between the first and the last
-        mapped_word = Signal(width - 6)
-        last_place = Signal(6)
+        mapped_word = Signal(width - 6, reset_less=True)
+        last_place = Signal(6, reset_less=True)
         m.d.sync += [
             is_last.eq(equal(m, number, last[6:])),
             is_empty.eq(last[:6] == 0),
@@ -181,7 +182,7 @@ class MapSnapshot(wiring.Component):
         # Never beside a word of the map. Outermost: a reset before an enable takes no logic.
         with m.If(push):
             m.d.sync += gathered.eq(0)
-        edges = Signal(EdgeBytes)
+        edges = Signal(EdgeBytes, reset_less=True)
         with m.If(self.word_valid):
             m.d.sync += [lane.eq(lane + 1), at_head.eq(0)]
             with m.If(at_head):
@@ -280,10 +281,11 @@ class MapSnapshot(wiring.Component):
             edges.valid.eq(edges_due),
             queued.ready.eq(gone),
         ]
+        word = data_register(m, runs.payload.word)
         m.d.sync += gone.eq(0)
         with m.FSM(name="giving"):
             with m.State("WORD"):
-                m.d.sync += runs.payload.word.eq(bits)
+                m.d.sync += word.eq(bits)
                 with m.If(queued.valid & ~gone):
                     m.d.sync += gone.eq(1)
                     m.next = "RUN"

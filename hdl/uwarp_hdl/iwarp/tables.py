@@ -148,7 +148,7 @@ class RowTable(wiring.Component):
         m = Module()
         write = self.write
         sweep = Signal(range(self._depth * len(self._reads[0])))
-        word_data = Signal(32)
+        word_data = Signal(32, reset_less=True)
         m.d.sync += word_data.eq(write.data)
         with m.If(self.busy):
             m.d.sync += [sweep.eq(sweep + 1), self.busy.eq(~sweep.all()), word_data.eq(0)]
@@ -172,7 +172,7 @@ class RowTable(wiring.Component):
                 again = any(half in earlier for earlier in halves[:word])
                 places.setdefault(AGAIN if again else half // 2, []).append((word, place))
 
-        address = Signal.like(sweep, name=f"{name}_address")
+        address = Signal(len(sweep), reset_less=True, name=f"{name}_address")
         writes = Signal(2 * lanes, name=f"{name}_writes")
         word = Signal(range(len(reads)), name=f"{name}_word")
         comes = Signal(2 * lanes, name=f"{name}_comes")
@@ -189,7 +189,7 @@ class RowTable(wiring.Component):
         ]
         two = len(ports) == 2
         width = 1 if two else 2  # of a memory, in half words
-        addresses = [Signal.like(address, name=f"{name}_read{side}") for side in range(len(ports))]
+        addresses = [Signal(len(address), name=f"{name}_read{side}") for side in range(len(ports))]
         m.d.comb += [
             a.eq(Cat(port.word, port.index)) for a, port in zip(addresses, ports, strict=True)
         ]
@@ -268,9 +268,9 @@ class PortTable(wiring.Component):
         parameters, width = self._parameters, self._width
         row, index = self.write.row, self.write.index
         bank = index[width:]
-        stored = Signal(port_row_layout(parameters))
-        address = Signal(width + 1)
-        sweep = Signal.like(address)
+        stored = Signal(port_row_layout(parameters), reset_less=True)
+        address = Signal(width + 1, reset_less=True)
+        sweep = Signal(width + 1)
         clears = Signal()
         enabled = Signal()
         waits = Signal(BANKS // 2)  # a row for one of these banks
@@ -317,7 +317,7 @@ class PortTable(wiring.Component):
             )
             m.submodules[f"rows{pair}"] = rows
             indices = self.lookup.indices[2 * pair : 2 * pair + 2]
-            before = Signal(2 * width, name=f"before{pair}")
+            before = Signal(2 * width, name=f"before{pair}", reset_less=True)
             # Without ``keep`` each bit of an address would find this out by itself.
             writes = Signal(name=f"writes{pair}", attrs={"keep": 1})
             m.d.sync += before.eq(Cat(indices))
@@ -328,7 +328,7 @@ class PortTable(wiring.Component):
                 m.d.sync += waits[pair].eq(0)
             # One of the memory's ports reads and writes.
             addresses = [
-                Signal.like(address, name=f"address{2 * pair + number}") for number in range(2)
+                Signal(len(address), name=f"address{2 * pair + number}") for number in range(2)
             ]
             m.d.comb += [
                 addresses[0].eq(Mux(writes, address, Cat(indices[0], 0))),

@@ -115,8 +115,8 @@ class TokenBuckets(wiring.Component):
         )
         rate_read, rate_write = rates.read_port(), rates.write_port()
         writes_burst = Signal()
-        fill_qpn = Signal(width)
-        new_burst = Signal(16)
+        fill_qpn = Signal(width, reset_less=True)
+        new_burst = Signal(16, reset_less=True)
         m.d.sync += [writes_burst.eq(self.written), new_burst.eq(self.written_row.send_burst)]
         m.d.comb += [
             rate_write.addr.eq(Cat(writes_burst, Mux(writes_burst, fill_qpn, self.written_qpn))),
@@ -199,16 +199,16 @@ class TokenBuckets(wiring.Component):
         # Add: the gain, or the complement of the cost and 1.
         least = MIN_FRAME + FRAME_OVERHEAD
         charged = [
-            Signal(LENGTH_WIDTH, name="octets"),
-            Signal(LENGTH_WIDTH, name="charged", init=least),
+            Signal(LENGTH_WIDTH, name="octets", reset_less=True),
+            Signal(LENGTH_WIDTH, name="charged", init=least, reset_less=True),
         ]
-        row = Signal(layout)
-        rate = Signal(32)
+        row = Signal(layout, reset_less=True)
+        rate = Signal(32, reset_less=True)
         gain_shift = exact_log2(refill_ticks(self._parameters))
-        total = Signal(signed(32 + gain_shift + 2))
-        limited = Signal()
-        was_dry = Signal()
-        burst = Signal(16)
+        total = Signal(signed(32 + gain_shift + 2), reset_less=True)
+        limited = Signal(reset_less=True)
+        was_dry = Signal(reset_less=True)
+        burst = Signal(16, reset_less=True)
         charges = adding.kind == _Kind.CHARGE
         gain = Cat(Const(0, gain_shift), rate)
         level, cost = Signal(len(total)), Signal(len(total))

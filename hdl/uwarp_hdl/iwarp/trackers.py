@@ -17,6 +17,7 @@ from uwarp.contract import CloseTarget, Parameters
 
 from ..choice import chosen_after
 from ..compare import equal
+from ..data_register import data_register
 from ..layouts import CloseRequest
 from .receive_layouts import (
     DIGEST_WIDTH,
@@ -237,7 +238,7 @@ class Trackers(wiring.Component):
         m.d.sync += is_free.eq(Cat(~opened[i] & opened[:i].all() for i in range(n)))
         matches = Signal(n)
         for i in range(n):
-            digest = Signal(DIGEST_WIDTH, name=f"digest{i}")
+            digest = Signal(DIGEST_WIDTH, name=f"digest{i}", reset_less=True)
             with m.If(self.open & is_free[i]):
                 m.d.sync += opened[i].eq(1)
             with m.If(is_free[i] & ~opened[i]):
@@ -247,7 +248,7 @@ class Trackers(wiring.Component):
             m.d.comb += matches[i].eq(opened[i] & equal(m, digest, self.digest))
         # ``open`` comes late in its cycle, so what it opens is written in the next four.
         writing = Signal(4)
-        written_index = Signal(range(n))
+        written_index = Signal(range(n), reset_less=True)
         m.d.sync += writing.eq(Cat(self.open, writing[:-1]))
         with m.If(self.open):
             m.d.sync += written_index.eq(self.free_index)
@@ -265,10 +266,10 @@ class Trackers(wiring.Component):
         m.submodules.progresses = progresses = memory.Memory(shape=shape, depth=n, init=[])
         before, progress_write = progresses.read_port(domain="comb"), progresses.write_port()
         after = Signal(shape)
-        index = Signal(range(n))
+        index = Signal(range(n), reset_less=True)
         m.d.sync += [
             index.eq(self.index),
-            self.progress.eq(before.data),
+            data_register(m, self.progress).eq(before.data),
         ]
         m.d.comb += [
             before.addr.eq(Mux(self.marking, self.mark_index, index)),
@@ -375,10 +376,10 @@ class Trackers(wiring.Component):
             self.there.eq(is_read[-1]),
         ]
         # Straight from the memory into registers. The first one's name is a part on its own.
-        name_word = self.name_word
-        rest = Signal(shapes[0].size - len(name_word))
+        name_word = data_register(m, self.name_word)
+        rest = Signal(shapes[0].size - len(name_word), reset_less=True)
         second, third, fourth = (
-            Signal(word_shape, name=name)
+            Signal(word_shape, name=name, reset_less=True)
             for name, word_shape in zip(("second", "third", "fourth"), shapes[1:], strict=True)
         )
         with m.If(is_read[0] | self.advance):
@@ -429,10 +430,10 @@ class Trackers(wiring.Component):
         read, write = names.read_port(), names.write_port()
         strangers = Signal(n)
         candidates = Signal(n)
-        lowest, before = Signal(range(n)), Signal(range(n))
+        lowest, before = Signal(range(n)), Signal(range(n), reset_less=True)
         turn, turn_next = Signal(2), Signal(2)
         is_read, is_word = Signal(len(heads)), Signal(len(heads))
-        word = Signal(width)
+        word = Signal(width, reset_less=True)
         m.d.sync += [
             candidates.eq(matches & ~strangers),
             self.found.eq((matches & ~strangers).any()),
@@ -477,10 +478,13 @@ class Trackers(wiring.Component):
         m.d.comb += moved.eq(self.found_index != before)
         with m.If(moved):
             m.d.sync += owns.eq(0)
+        granule_log2, place = (
+            data_register(m, output) for output in (self.span.granule_log2, self.span.map_base)
+        )
         with m.If(is_word[0]):
             m.d.sync += [
-                self.span.granule_log2.eq(first.granule_log2),
-                self.span.map_base.eq(Cat(C(0, 6), first.map_base)),
+                granule_log2.eq(first.granule_log2),
+                place.eq(Cat(C(0, 6), first.map_base)),
             ]
 
         # ``own`` is right when the tracker has been the first for six cycles, with no ``begin``
@@ -546,7 +550,7 @@ class Trackers(wiring.Component):
             extents = memory.Memory(shape=extent_shape, depth=steps, init=[])
             m.submodules[f"extents{bank}"] = extents
             extent_write, extent_read = extents.write_port(), extents.read_port(domain="comb")
-            extent = Signal(extent_shape, name=f"extent{bank}")
+            extent = Signal(extent_shape, name=f"extent{bank}", reset_less=True)
             in_bank = self.free_index[:bank_bits] == bank
             m.d.comb += [
                 extent_write.addr.eq(self.free_index[bank_bits:]),
@@ -567,7 +571,7 @@ class Trackers(wiring.Component):
             )
             for i in range(steps):
                 tracker = banks * i + bank
-                conditions = Signal(3, name=f"conditions{tracker}")
+                conditions = Signal(3, name=f"conditions{tracker}", reset_less=True)
                 with m.If(step_compared == i):
                     m.d.sync += conditions.eq(apart)
                 m.d.comb += self.overlap[tracker].eq(opened[tracker] & ~conditions.any())
@@ -588,9 +592,9 @@ class Trackers(wiring.Component):
         owners_read = owners.read_port()
         owners_write = owners.write_port()
         scan = Signal(range(n))
-        age = Signal(16)
-        timeout = Signal(16)
-        named = Signal()
+        age = Signal(16, reset_less=True)
+        timeout = Signal(16, reset_less=True)
+        named = Signal(reset_less=True)
         is_open = Signal()
         of_qp = self.ending.target == CloseTarget.QP
         owner = Mux(of_qp, owners_read.data.qpn, owners_read.data.region)

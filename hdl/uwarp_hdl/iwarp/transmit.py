@@ -26,6 +26,7 @@ from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import Counter, Parameters
 
+from ..data_register import data_register
 from ..interfaces import (
     CompletionSignature,
     CreditSignature,
@@ -207,13 +208,14 @@ class TransmitPath(wiring.Component):
         # A job every other cycle is more than the segmenter makes.
         job = reader.jobs
         m.d.comb += segmenter.reads.ready.eq(~job.valid)
+        read = data_register(m, job.p)
         with m.If(~job.valid):
-            m.d.sync += [job.valid.eq(segmenter.reads.valid), job.p.eq(segmenter.reads.p)]
+            m.d.sync += [job.valid.eq(segmenter.reads.valid), read.eq(segmenter.reads.p)]
         with m.Elif(job.ready):
             m.d.sync += job.valid.eq(0)
 
         # Whether the QP has failed, with its row.
-        row_index = Signal.like(self.qp.index)
+        row_index = Signal.like(self.qp.index, reset_less=True)
         failed = Signal()
         m.d.sync += row_index.eq(self.qp.index)
         m.d.comb += failed.eq(has_failed(m, self.failed, row_index))

@@ -18,6 +18,7 @@ from amaranth.utils import exact_log2
 from uwarp.contract import Parameters
 
 from ..compare import equal
+from ..data_register import data_fields
 from .receive_layouts import granule_width
 
 __all__ = ["MAP_WORD", "ValidityMap", "bit_range_layout"]
@@ -89,10 +90,10 @@ class ValidityMap(wiring.Component):
         stage = data.StructLayout({"valid": 1, "clear": 1, "index": range(self._depth), "last": 1})
         # addressed: the RAM's output is the word; loaded: it is in ``old``; changed: the new word
         # is being written back.
-        addressed = Signal(stage)
-        loaded = Signal(stage)
-        changed = Signal(stage)
-        summed = Signal(stage)
+        addressed = data_fields(stage, "addressed")
+        loaded = data_fields(stage, "loaded")
+        changed = data_fields(stage, "changed")
+        summed = data_fields(stage, "summed")
 
         # A mark's first word is addressed as it is taken, everything else by the walk: a clear from
         # its first word on, in the cycle after.
@@ -120,8 +121,8 @@ class ValidityMap(wiring.Component):
             # since synthesis can see that, it does not add logic behind the memory for its sake.
             read.en.eq(~(changed.valid & (~walking | (changed.index[:2] == walk_index[:2])))),
         ]
-        low_bit = Signal(_PLACE)
-        high_bit = Signal(_PLACE)
+        low_bit = Signal(_PLACE, reset_less=True)
+        high_bit = Signal(_PLACE, reset_less=True)
         begun = Signal()
         m.d.sync += [
             idle.eq(~(begin_mark | begin_clear | walking | addressed.valid | loaded.valid)),
@@ -142,10 +143,10 @@ class ValidityMap(wiring.Component):
                 walk_last.eq(Mux(self.marks.valid, mark.last, clear.last)),
             ]
 
-        old = Signal(MAP_WORD)
+        old = Signal(MAP_WORD, reset_less=True)
         # From the first bit on, and up to the last one.
-        upper = Signal(MAP_WORD)
-        lower = Signal(MAP_WORD)
+        upper = Signal(MAP_WORD, reset_less=True)
+        lower = Signal(MAP_WORD, reset_less=True)
         ones = (1 << MAP_WORD) - 1
         m.d.sync += [
             loaded.eq(addressed),
@@ -154,8 +155,8 @@ class ValidityMap(wiring.Component):
             lower.eq(ones >> ~high_bit),
         ]
 
-        new = Signal(MAP_WORD)
-        difference = Signal(MAP_WORD)
+        new = Signal(MAP_WORD, reset_less=True)
+        difference = Signal(MAP_WORD, reset_less=True)
         mask = upper & lower
         m.d.sync += [
             changed.eq(loaded),
@@ -173,7 +174,7 @@ class ValidityMap(wiring.Component):
         with m.If(changed.valid & changed.last):
             m.d.sync += self.busy.eq(0)
 
-        parts = [Signal(3, name=f"ones{i}") for i in range(MAP_WORD // 4)]
+        parts = [Signal(3, name=f"ones{i}", reset_less=True) for i in range(MAP_WORD // 4)]
         m.d.sync += [part.eq(_ones(difference[4 * i : 4 * i + 4])) for i, part in enumerate(parts)]
         m.d.sync += summed.eq(changed)
         with m.If(summed.valid):

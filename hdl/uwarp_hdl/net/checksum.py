@@ -58,9 +58,9 @@ class OnesComplementCheck(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        lane_sum = Signal(19)
+        lane_sum = Signal(19, reset_less=True)
         add, restart = Signal(), Signal()
-        total = Signal(self._width, init=self._start)
+        total = Signal(self._width, init=self._start, reset_less=True)
         # Kept apart: of a sum of four, synthesis would make a tree of twice the size.
         pairs = [Signal(18, name=f"pair{number}", attrs={"keep": 1}) for number in range(2)]
         m.d.comb += [pair.eq(sum(self.lanes[2 * i : 2 * i + 2])) for i, pair in enumerate(pairs)]

@@ -19,6 +19,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from ..compare import at_least
+from ..data_register import data_register
 from .headers import PROTOCOL_UDP, SEGMENT, SEGMENT_CRC, UDP, UDP_HEADER, header_octets
 from .word import FrameWord
 
@@ -64,7 +65,7 @@ class UdpRemainder(wiring.Component):
         # does.
         reduced = Mux(more, self.octets, self.udp_length) - Mux(more, 8, before)
         # Each as it will be: full words of this one, of this and the next, and more than this.
-        udp_length, octets = self.udp_length, self.octets
+        udp_length, octets = self.udp_length, data_register(m, self.octets)
         over_31 = octets[5:].any()
         low = Mux(begins, (udp_length - before)[:3], octets[:3])
         full = Signal()
@@ -170,21 +171,25 @@ class SumCoverage(wiring.Component):
         # Octets that do not count are set to 0 last: that is the registers' reset, and takes no
         # LUTs.
         covered = self.covered
+        ip_lanes, udp_lanes = (
+            [data_register(m, lane) for lane in lanes_of]
+            for lanes_of in (self.ip_lanes, self.udp_lanes)
+        )
         for i, lane in enumerate(lanes):
             is_whole = Signal(name=f"is_whole{i}")
             m.d.comb += is_whole.eq(in_address[i] | (ends_header if i in (1, 2, 3) else 0))
             m.d.sync += [
-                self.ip_lanes[i].eq(Mux(in_ip[i], lane, 0)),
-                self.udp_lanes[i].eq(lane),
+                ip_lanes[i].eq(Mux(in_ip[i], lane, 0)),
+                udp_lanes[i].eq(lane),
             ]
             if i == 3:  # the UDP length
                 with m.If(ends_header):
-                    m.d.sync += self.udp_lanes[i].eq(lane << 1)
+                    m.d.sync += udp_lanes[i].eq(lane << 1)
             for half in range(2):
                 with m.If(~is_whole & ~covered[2 * i + half]):
-                    m.d.sync += self.udp_lanes[i].word_select(half, 8).eq(0)
+                    m.d.sync += udp_lanes[i].word_select(half, 8).eq(0)
             with m.If(~is_whole):
-                m.d.sync += self.udp_lanes[i][16].eq(0)
+                m.d.sync += udp_lanes[i][16].eq(0)
         m.d.sync += [
             self.ip_restart.eq(word.valid & word.at(0)),
             self.ip_add.eq(word.valid),
@@ -192,8 +197,9 @@ class SumCoverage(wiring.Component):
             self.udp_add.eq(word.valid),
         ]
 
+        crc_data = data_register(m, self.crc_data)
         for octet in range(8):
-            place = self.crc_data.word_select(octet, 8)
+            place = crc_data.word_select(octet, 8)
             leads = leads_segment if octet < SEGMENT_LEAD else 0
             m.d.sync += place.eq(word.data.word_select(octet, 8))
             with m.If(~covered[octet] | leads):
@@ -245,7 +251,7 @@ class PayloadWindow(wiring.Component):
         shortest = self.udp_length[: len(others)]
         m.d.sync += [
             first_step.eq(header_octets(self.opcode, SEGMENT)[3:]),
-            self.length.eq(self.udp_length - others),
+            data_register(m, self.length).eq(self.udp_length - others),
             is_empty.eq(~self.udp_length[len(others) :].any() & (shortest <= others)),
         ]
         # Comparisons of the bits that matter only.
@@ -261,6 +267,6 @@ class PayloadWindow(wiring.Component):
                 & over_crc
             ),
             self.last.eq(is_last),
-            self.count.eq(Mux(is_last, low - SEGMENT_CRC, 8)),
+            data_register(m, self.count).eq(Mux(is_last, low - SEGMENT_CRC, 8)),
         ]
         return m

@@ -53,10 +53,10 @@ class CrcCheck(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        share = Signal(32)
+        share = Signal(32, reset_less=True)
         add, restart = Signal(), Signal()
-        state = Signal(32, init=self._start)
-        residue = Signal(32)
+        state = Signal(32, init=self._start, reset_less=True)
+        residue = Signal(32, reset_less=True)
         residues = Array(Const(self._state(value), 32) for value in crc32c.RESIDUES[:8])
         m.d.sync += [
             share.eq(crc32c.data_share(self.data[:32]) ^ self.data[32:]),

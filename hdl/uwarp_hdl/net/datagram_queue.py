@@ -157,7 +157,7 @@ class DatagramQueue(wiring.Component):
         # What was read of a Datagram that is discarded goes a cycle later.
         flush = Signal()
         m.d.sync += flush.eq(self.discard & ~self.waiting)
-        word = Signal(_HeaderWord)
+        word = Signal(_HeaderWord, reset_less=True)
         load, ends = Signal(_Load), Signal()
         moves, staged = self._store(m, has_details, word, loaded, ends, flush)
 
@@ -171,7 +171,7 @@ class DatagramQueue(wiring.Component):
         with m.If(taken | flush):
             m.d.sync += [loaded.eq(0), self.o.valid.eq(0)]
         # The first word of the next Datagram may be captured then, but none of what is cleared.
-        restarts = Signal()
+        restarts = Signal(init=1)
         m.d.sync += restarts.eq(taken | flush)
         fields = self._capture(m, word, staged, moves, flush, loaded, load, ends, restarts)
         m.d.comb += [self.o.p[name].eq(fields[name]) for name in fields.shape().members]
@@ -192,7 +192,7 @@ class DatagramQueue(wiring.Component):
         # A Datagram leaves a cycle late, in which it is offered no more: what takes it is far.
         taken_before = Signal()
         full, has_details = Signal(), Signal()
-        details = Signal(DatagramDetails)
+        details = Signal(DatagramDetails, reset_less=True)
         # ``word`` was the last of its frame, and of a step that a Datagram's has: so no frame that
         # is none writes while the one before it is read.
         ended = Signal(2)
@@ -320,16 +320,16 @@ class DatagramQueue(wiring.Component):
     def _choose(self, m):
         """From ``self.word`` to the word to be written, a cycle later, and whether there is one."""
         word, following = self.word, self.following
-        stored, stores = Signal(_HeaderWord), Signal()
+        stored, stores = Signal(_HeaderWord, reset_less=True), Signal()
         # The source address of IPv6 begins in lane 1 of the word before ``_ADDRESS``; that of an
         # early IPv4 header in lane 3.
-        before = Signal(48)
+        before = Signal(48, reset_less=True)
         with m.If(word.valid & word.at(_ADDRESS_WORD - 1)):
             m.d.sync += before.eq(word.data[16:])
         mac = Cat(self.source_mac.word_select(octet, 8) for octet in reversed(range(6)))
 
         # Right with step 3; before that it is not reached, whatever it is.
-        final_step = Signal(4, init=3)
+        final_step = Signal(4, init=3, reset_less=True)
         m.d.sync += final_step.eq(header_octets(self.opcode, SEGMENT - 1)[3:])
         # Registers: their fan-out is large.
         is_address, is_rest, is_ports, is_early_ipv4, is_wanted = (
@@ -377,7 +377,7 @@ class DatagramQueue(wiring.Component):
         """The fields of the header of which ``word`` is one: first what it has, then that."""
         members = data.Layout.cast(Datagram).members.items()
         shape = data.StructLayout({k: v for k, v in members if k not in _OTHERS})
-        datagram = Signal(shape)
+        datagram = Signal(shape, reset_less=True)
 
         def octets_of(item):
             return [item.word_select(octet, 8) for octet in range(8)]
@@ -398,7 +398,7 @@ class DatagramQueue(wiring.Component):
         def comes(*kinds):
             return word.kind.matches(*kinds)
 
-        octets_held = Signal(64)
+        octets_held = Signal(64, reset_less=True)
         with m.If(moves):
             m.d.sync += [
                 octets_held.eq(word.data),

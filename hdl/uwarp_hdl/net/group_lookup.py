@@ -77,7 +77,7 @@ class GroupLookup(wiring.Component):
         # to 29; of IPv6 it is in octets 34 to 49. What IPv4 does not have is set last: that is the
         # registers' reset, and takes no LUTs.
         upper, mapped, middle, lower = (
-            Signal(width, name=name, init=init)
+            Signal(width, name=name, init=init, reset_less=True)
             for name, width, init in (
                 ("upper", 80, 0),
                 ("mapped", 16, MAPPED),
@@ -99,7 +99,7 @@ class GroupLookup(wiring.Component):
             m.d.sync += [upper.eq(0), mapped.eq(MAPPED)]
         m.d.comb += destination.eq(Cat(lower, middle, mapped, upper))
 
-        parts = Signal(128 // _PART)
+        parts = Signal(128 // _PART, reset_less=True)
         in_use = Signal()
         m.d.comb += groups.index.eq(self.row)
         m.d.sync += [

@@ -81,7 +81,7 @@ class GroupTable(wiring.Component):
         m.submodules.qpns = qpns = memory.Memory(shape=34, depth=depth * pairs, init=[])
         put_member, get_member = qpns.write_port(), qpns.read_port()
         is_odd = Signal(2)
-        members = Signal(34)
+        members = Signal(34, reset_less=True)
         m.d.comb += [
             get_address.addr.eq(self.lookup.index),
             Cat(self.lookup.address, self.lookup.in_use).eq(get_address.data),

@@ -34,6 +34,8 @@ from uwarp.wire import (
     Header,
 )
 
+from ..data_register import data_register
+
 __all__ = [
     "DDP_STEP",
     "HEADER_OCTETS",
@@ -105,7 +107,7 @@ class _Parts:
         return chosen, self._registers[-len(values)]
 
     def _add(self, chosen: Value, value: Value) -> None:
-        register = Signal(self._width, name=f"part_{len(self._registers)}")
+        register = Signal(self._width, name=f"part_{len(self._registers)}", reset_less=True)
         # In this order it is the register's reset.
         with self._m.If(self._load & ~chosen):
             self._m.d.sync += register.eq(0)
@@ -314,15 +316,18 @@ class FrameHeader(wiring.Component):
         )
         fixed = 0x4500 + IPV4.size + IPV4_DONT_FRAGMENT + PROTOCOL_UDP
         # 18 bits hold them: the length is that of a frame.
-        own, rest, length = (Signal(18, name=name) for name in ("own", "rest", "length"))
-        source, destination = Signal(17), Signal(17)
+        own, rest, length = (
+            Signal(18, name=name, reset_less=True) for name in ("own", "rest", "length")
+        )
+        source, destination = Signal(17, reset_less=True), Signal(17, reset_less=True)
+        udp_length = data_register(m, self.udp_length)
         with m.If(self.start):
             m.d.sync += [
-                self.udp_length.eq(fields.octets - before_udp),
+                udp_length.eq(fields.octets - before_udp),
                 rest.eq(Cat(fields.traffic_class, fields.hop_limit) + own),
             ]
         wide = Signal(20)
-        total = Signal(17)
+        total = Signal(17, reset_less=True)
         folded = Signal(16)
         m.d.comb += [
             wide.eq(length + destination),

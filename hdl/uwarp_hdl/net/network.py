@@ -78,8 +78,8 @@ class NetworkCheck(wiring.Component):
             return m.If(word.valid & word.at(index))
 
         # The header's length in units of 4 octets.
-        units = Signal(4)
-        length = Signal(16)
+        units = Signal(4, reset_less=True)
+        length = Signal(16, reset_less=True)
         wrong_version = Signal()
         version_octet = Mux(word.early, octets[2], octets[6])
         with in_word(1):
@@ -99,9 +99,9 @@ class NetworkCheck(wiring.Component):
             with m.If(~word.early):
                 m.d.sync += length.eq(lanes[0])
 
-        payload = Signal(17)
+        payload = Signal(17, reset_less=True)
         # The word's last octet less the datagram's length: what that is compared with has few bits.
-        beyond = Signal(signed(18))
+        beyond = Signal(signed(18), reset_less=True)
         ends = [
             at_least(beyond[:-1], header - 1)
             for header in (ETHERNET_HEADER, EARLY_HEADER, EARLY_HEADER + IPV6_HEADER)

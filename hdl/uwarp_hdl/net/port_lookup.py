@@ -15,6 +15,7 @@ from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import port_rows
 
+from ..data_register import data_register
 from ..interfaces import PortLookupSignature
 
 __all__ = ["PortLookup"]
@@ -63,9 +64,9 @@ class PortLookup(wiring.Component):
         found = Signal(len(self.ports.rows))
         chosen, group, qpns = [], [], []
         for index, row in enumerate(self.ports.rows):
-            held = Signal.like(row, name=f"row{index}")
-            qpn = Signal(len(row.number) + 1, name=f"qpn{index}")
-            is_group = Signal(name=f"is_group{index}")
+            held = Signal.like(row, name=f"row{index}", reset_less=True)
+            qpn = Signal(len(row.number) + 1, name=f"qpn{index}", reset_less=True)
+            is_group = Signal(name=f"is_group{index}", reset_less=True)
             m.d.sync += [
                 held.eq(row),
                 qpn.eq(Cat(held.number, ~held.exists)),
@@ -80,6 +81,6 @@ class PortLookup(wiring.Component):
         m.d.comb += self.hit.eq((Cat(chosen) & ~Cat(group)).any())
         m.d.sync += [
             self.is_group.eq((Cat(chosen) & Cat(group)).any()),
-            self.qpn.eq(reduce(or_, qpns)),
+            data_register(m, self.qpn).eq(reduce(or_, qpns)),
         ]
         return m

@@ -18,6 +18,7 @@ from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
+from ..data_register import data_fields
 from ..layouts import PacketBeat
 from .headers import ETHERTYPE_IPV4, ETHERTYPE_IPV6, TAG_TYPES
 from .word import FrameWord
@@ -78,10 +79,10 @@ class Realigner(wiring.Component):
 
         # Words come to ``following``, which never waits, and go on to ``held``, which waits for the
         # rest of its frame.
-        following = Signal(FrameWord)
+        following = data_fields(FrameWord, "following")
         first, at_start = Signal(), Signal(init=1)
         is_short_end = Signal()  # its frame's last word, of one unit
-        low_kind, high_kind = Signal(UnitKind), Signal(UnitKind)
+        low_kind, high_kind = Signal(UnitKind, reset_less=True), Signal(UnitKind, reset_less=True)
         m.d.sync += [
             following.valid.eq(self.beat_valid),
             is_short_end.eq(self.beat_valid & beat.last & (beat.count <= 4)),
@@ -100,9 +101,9 @@ class Realigner(wiring.Component):
                 ),
             ]
 
-        held = Signal(FrameWord)
+        held = Signal(FrameWord, reset_less=True)
         held_first = Signal()
-        mac_octets = Signal(48)
+        mac_octets = Signal(48, reset_less=True)
         with m.If(following.valid):
             m.d.sync += [held.eq(following), held_first.eq(first)]
             with m.If(first):
@@ -119,7 +120,7 @@ class Realigner(wiring.Component):
         # registers only when both are here: ``asks`` it, and adds that to what is settled.
         shifted, settled_shift = Signal(), Signal()
         properties = Cat(word.ipv4, word.ipv6, word.early)
-        settled = Signal.like(properties)
+        settled = Signal.like(properties, reset_less=True)
         asks, is_second = Signal(), Signal()
         kind = Mux(low_kind.tag, high_kind.as_value(), low_kind.as_value())
         m.d.comb += [

@@ -21,6 +21,7 @@ from amaranth.lib.wiring import In, Out
 from uwarp.contract import Counter
 
 from ..compare import equal
+from ..data_register import data_fields
 from ..interfaces import GroupLookupSignature, PacketSignature, PortLookupSignature
 from ..layouts import Datagram, PacketBeat, PortConfig
 from ..stream.packet_fifo import PacketFifo
@@ -129,7 +130,7 @@ class FrameReceiver(wiring.Component):
         ]
         words = [numbering.word]
         for stage in range(1, 6):
-            word = Signal(FrameWord, name=f"word{stage}")
+            word = data_fields(FrameWord, f"word{stage}")
             m.d.sync += word.eq(words[-1])
             words.append(word)
 
@@ -154,7 +155,7 @@ class FrameReceiver(wiring.Component):
 
         # The realigner has the source address of a frame of 8 words in any case until its word 4 is
         # ``words[0]``; and this one has ended when word 2 of the next is ``words[2]``.
-        source_mac = Signal(48)
+        source_mac = Signal(48, reset_less=True)
         is_own = Signal()
         with m.If(words[2].valid & words[2].at(2)):
             m.d.sync += source_mac.eq(realigner.source_mac)
@@ -240,7 +241,7 @@ class FrameReceiver(wiring.Component):
         ]
         m.d.comb += self.groups.queued.eq(queued)
         ended, had_no_room, was_accepted = Signal(2), Signal(2), Signal(2)
-        outcome = Signal.like(verdict.outcome)
+        outcome = Signal(len(verdict.outcome), reset_less=True)
         m.d.sync += [
             end.eq(words[4].valid & words[4].last),
             earlier_lost.eq((lost | self.cut) & ~end),

@@ -123,7 +123,7 @@ class Verdict(wiring.Component):
         shortest_frame = Mux(self.word.early, EARLY_HEADER, ETHERNET_HEADER)
         runt = flag("runt", _is_less(position, shortest_frame - 1))
         # One subtraction, since what is left to compare with has few bits.
-        excess = Signal(signed(18))
+        excess = Signal(signed(18), reset_less=True)
         m.d.sync += excess.eq((self.following.index << 3) - self.config.mtu)
         low = excess[:4] + self.word.last_octet
         is_over = [
@@ -251,7 +251,10 @@ class Verdict(wiring.Component):
 
         final = {}
         for name, (failed, code) in sets.items():
-            final[name] = (Signal(name=f"{name}_failed"), Signal(CODE_BITS, name=f"{name}_outcome"))
+            final[name] = (
+                Signal(name=f"{name}_failed"),
+                Signal(CODE_BITS, name=f"{name}_outcome", reset_less=True),
+            )
             m.d.sync += [final[name][0].eq(failed), final[name][1].eq(code)]
         udp, crc = (udp_failed, Counter.DROP_UDP_CHECKSUM), (crc_failed, Counter.DROP_CRC)
         order = (
@@ -271,7 +274,10 @@ class Verdict(wiring.Component):
             crc,
             final["group_segment"],
         )
-        outcomes = [Signal(CODE_BITS, name=f"{name}_outcome") for name in ("own", "to_group")]
+        outcomes = [
+            Signal(CODE_BITS, name=f"{name}_outcome", reset_less=True)
+            for name in ("own", "to_group")
+        ]
         for outcome, checks in zip(outcomes, (order, group_order), strict=True):
             m.d.sync += outcome.eq(checks[-1][1])
             for failed, code in reversed(checks):
@@ -287,7 +293,10 @@ class Verdict(wiring.Component):
         ``late`` is one of cycle 3, that comes before them, ``late_last`` one that comes after.
         """
         flags = Signal(len(checks), name=f"{name}_flags")
-        failed, code = Signal(name=f"{name}_held"), Signal(CODE_BITS, name=f"{name}_code")
+        failed, code = (
+            Signal(name=f"{name}_held"),
+            Signal(CODE_BITS, name=f"{name}_code", reset_less=True),
+        )
         m.d.sync += flags.eq(Cat(condition for condition, _ in checks))
         in_order = [(flag, counter) for flag, (_, counter) in zip(flags, checks, strict=True)]
         if late is not None:

@@ -4,6 +4,7 @@ from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
+from ..data_register import data_register
 from .headers import FIRST_UDP_WORD
 
 __all__ = ["FieldCapture", "FrameWord", "WordNumbering"]
@@ -138,10 +139,10 @@ class FieldCapture(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        words = {}
+        fields, words = data_register(m, self.fields), {}
         for name, (offset, octets) in self._places.items():
             for i in range(octets):
-                register = self.fields[name].word_select(octets - 1 - i, 8)
+                register = fields[name].word_select(octets - 1 - i, 8)
                 words.setdefault((offset + i) // 8, []).append((register, (offset + i) % 8))
         for number, parts in words.items():
             # With a number above 0 the frame's word takes the place of what stood there before it

@@ -19,6 +19,7 @@ from amaranth.lib import memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..compare import equal
+from ..data_register import data_register
 
 __all__ = ["PacketFifo"]
 
@@ -124,8 +125,9 @@ class PacketFifo(wiring.Component):
             m.d.sync += [fetched.eq(1), read.eq(read_next)]
         with m.Elif(head_free):
             m.d.sync += fetched.eq(0)
+        head = data_register(m, o_bits)
         with m.If(head_free):
-            m.d.sync += [self.o.valid.eq(fetched & ~restarts), o_bits.eq(reader.data)]
+            m.d.sync += [self.o.valid.eq(fetched & ~restarts), head.eq(reader.data)]
         with m.If(self.commit & (undecided | put)):
             m.d.sync += unread.eq(1)
         with m.Elif(reader.en):

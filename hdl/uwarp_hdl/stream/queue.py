@@ -111,11 +111,11 @@ class Queue(wiring.Component):
             self._give_from_lut_ram(m)
             return m
         width = len(_bits(self.i.payload))
-        head = Signal(width)
+        head = Signal(width, reset_less=True)
         head_valid = Signal()
         head_free = Signal()
         # What ``head`` takes next, if ``back_valid``. ``waiting``: something is on its way there.
-        back = Signal(width)
+        back = Signal(width, reset_less=True)
         back_valid = Signal()
         waiting = Signal()
         put = Signal()

@@ -32,7 +32,7 @@ class Skid(wiring.Component):
             payload.as_value() if isinstance(payload, ValueCastable) else payload
             for payload in (self.i.payload, self.o.payload)
         )
-        caught = Signal(len(i_bits))
+        caught = Signal(len(i_bits), reset_less=True)
         empty = Signal(init=1)
         m.d.comb += [
             self.i.ready.eq(empty),
