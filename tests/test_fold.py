@@ -3,7 +3,6 @@ are simulated cell by cell, by the rules of the cells and not by the passes' own
 
 import json
 import random
-import re
 import subprocess
 import sys
 from collections import Counter
@@ -19,7 +18,7 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from uwarp_boards.block_ram import fold_output_registers
-from uwarp_boards.fanout import share_out
+from uwarp_boards.global_resets import use_global_network
 from uwarp_boards.netlist import Netlist
 from uwarp_boards.synth import fold
 
@@ -148,7 +147,7 @@ def synthesised(unit: wiring.Component, directory: Path) -> dict[str, Any]:
 
 class Evaluation:
     """Values of the nets of a netlist, :data:`PATTERNS` bits each: inputs and what is stored are
-    random, but the same by ``seed`` for cells of one name and copies of them."""
+    random, but the same by ``seed`` for cells of one name."""
 
     def __init__(self, module: dict[str, Any], seed: int) -> None:
         self.cells = module["cells"]
@@ -176,8 +175,7 @@ class Evaluation:
                     self.values[net] = self.random("port", name, number)
 
     def random(self, kind: str, name: str, *key: object) -> int:
-        key = (kind, re.sub(r"\$share_out\$\d+", "", name), *key)
-        return random.Random(repr((self.seed, *key))).getrandbits(PATTERNS)
+        return random.Random(repr((self.seed, kind, name, *key))).getrandbits(PATTERNS)
 
     def register(self, name: str) -> tuple[str, ...]:
         """What tells a register, be it a flip-flop behind a block RAM or that's own."""
@@ -214,6 +212,8 @@ class Evaluation:
             return self.random("state", name, port, number)
         if kind == "LUT4":
             return self.table(parameters["INIT"], [self.pin(name, pin) for pin in "ABCD"])
+        if kind == "DCCA":
+            return self.pin(name, "CLKI") & self.pin(name, "CE")
         if kind in ("PFUMX", "L6MUX21"):
             high, low, select = ("ALUT", "BLUT", "C0") if kind == "PFUMX" else ("D1", "D0", "SD")
             chosen = self.pin(name, select)
@@ -313,23 +313,16 @@ def test_nothing_reads_what_is_gone(netlist: dict[str, Any]) -> None:
         assert all(bit in driven for bit in net["bits"]), name
 
 
-def test_each_unit_has_its_own_reset(tmp_path: Path) -> None:
+def test_resets_of_many_go_over_the_global_network(tmp_path: Path) -> None:
     netlist = synthesised(Cleared(), tmp_path)
-    shared = deepcopy(netlist)
-    share_out(Netlist(shared), many=20, most=7)
-    added = set(shared["cells"]) - set(netlist["cells"])
-    # Groups of 7 and 5 loads of each unit; of all but one a LUT and a flip-flop are new.
-    assert len(added) == 2 * 3
-    units: dict[int, set[str]] = {}
-    for name, cell in shared["cells"].items():
-        if cell["type"] == "TRELLIS_FF" and "." in name:
-            units.setdefault(cell["connections"]["LSR"][0], set()).add(name.split(".")[0])
-    assert sorted(map(tuple, units.values())) == [("left",)] * 2 + [("right",)] * 2
+    buffered = deepcopy(netlist)
+    use_global_network(Netlist(buffered), many=20)
+    ((name, buffer),) = [cell for cell in buffered["cells"].items() if cell[1]["type"] == "DCCA"]
+    driven = buffer["connections"]["CLKO"]
+    resets = [c["connections"].get("LSR") for c in buffered["cells"].values()]
+    assert resets.count(driven) == 24, name
     for seed in range(4):
-        before, after = Evaluation(netlist, seed).outcome(), Evaluation(shared, seed).outcome()
-        for (name, *port), value in after.items():
-            original = re.sub(r"\$share_out\$\d+", "", name)
-            assert before[(original, *port)] == value, f"seed {seed}: {name}"
+        assert Evaluation(netlist, seed).outcome() == Evaluation(buffered, seed).outcome(), seed
 
 
 def test_output_registers_take_the_place_of_flip_flops(tmp_path: Path) -> None:
@@ -348,6 +341,6 @@ def test_output_registers_take_the_place_of_flip_flops(tmp_path: Path) -> None:
 
 
 def test_few_loads_are_left_alone(netlist: dict[str, Any]) -> None:
-    shared = deepcopy(netlist)
-    share_out(Netlist(shared))
-    assert shared == netlist
+    alone = deepcopy(netlist)
+    use_global_network(Netlist(alone))
+    assert alone == netlist

@@ -117,31 +117,30 @@ class Netlist:
         self.cells[name]["connections"][port] = [net]
         self.driver[net] = (name, port)
 
-    def add_lut(self, name: str, pins: Sequence[Net], table: str) -> Net:
-        """Add a LUT4 of up to four ``pins``; the new net that it drives."""
+    def _add(
+        self, name: str, kind: str, inputs: dict[str, Net], output: str, **parameters: str
+    ) -> Net:
         result = self._next
         self._next += 1
-        inputs = dict(zip(PINS, (*pins, *"0000"), strict=False))
         self.cells[name] = {
             "hide_name": 1,
-            "type": "LUT4",
-            "parameters": {"INIT": table},
+            "type": kind,
+            "parameters": parameters,
             "attributes": {},
-            "port_directions": {**dict.fromkeys(PINS, "input"), "Z": "output"},
-            "connections": {**{pin: [net] for pin, net in inputs.items()}, "Z": [result]},
+            "port_directions": {**dict.fromkeys(inputs, "input"), output: "output"},
+            "connections": {**{pin: [net] for pin, net in inputs.items()}, output: [result]},
         }
         self._note(name)
         return result
 
-    def copy(self, name: str, copied: str, port: str) -> Net:
-        """Add a copy of a cell, called ``copied``; the new net that its output ``port`` drives."""
-        result = self._next
-        self._next += 1
-        cell = self.cells[name]
-        connections = {pin: list(nets) for pin, nets in cell["connections"].items()}
-        self.cells[copied] = {**cell, "connections": {**connections, port: [result]}}
-        self._note(copied)
-        return result
+    def add_lut(self, name: str, pins: Sequence[Net], table: str) -> Net:
+        """Add a LUT4 of up to four ``pins``; the new net that it drives."""
+        inputs = dict(zip(PINS, (*pins, *"0000"), strict=False))
+        return self._add(name, "LUT4", inputs, "Z", INIT=table)
+
+    def add_global_buffer(self, name: str, net: Net) -> Net:
+        """Add a buffer of ``net`` on the global network; the new net that it drives."""
+        return self._add(name, "DCCA", {"CLKI": net, "CE": "1"}, "CLKO")
 
     def feeds_mux(self, lut: str) -> bool:
         """Whether a PFUMX reads a LUT4, which then must stay one."""

@@ -2,9 +2,10 @@
 
 The unit is synthesised twice with Yosys: alone, for what it takes, and between registers
 (:mod:`.harness`), to be placed and routed with nextpnr for the clock that it closes at. What Yosys
-leaves in LUTs beside carry cells and flip-flops that have room for it is folded into these
-(:mod:`.carry`, :mod:`.resets`); what resets or enables thousands of flip-flops is copied
-(:mod:`.fanout`).
+leaves in LUTs and flip-flops beside carry cells, flip-flops and block RAMs that have room for it is
+folded into these (:mod:`.carry`, :mod:`.resets`, :mod:`.block_ram`); what resets thousands of
+flip-flops goes over the global network (:mod:`.global_resets`); block RAMs get their places before
+nextpnr begins (:mod:`.floorplan`).
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from uwarp.device.build import content_digest
 
 from .block_ram import fold_output_registers
 from .carry import fold_carry_luts
-from .fanout import share_out
 from .floorplan import fix_block_rams
+from .global_resets import use_global_network
 from .netlist import Netlist
 from .resets import fold_resets
 
@@ -105,13 +106,13 @@ def _yosys(top: str, source: str, target: str, directory: Path) -> dict[str, Any
 
 
 def fold(module: dict[str, Any]) -> None:
-    """Fold LUTs of ``module``, a flat one of Yosys's JSON, into what stands beside them, and share
-    out nets of many loads."""
+    """Fold LUTs and flip-flops of ``module``, a flat one of Yosys's JSON, into what stands beside
+    them, and let resets of thousands go over the global network."""
     netlist = Netlist(module)
     fold_carry_luts(netlist)
     fold_resets(netlist)
     fold_output_registers(netlist)
-    share_out(netlist)
+    use_global_network(netlist)
     netlist.forget_undriven()
 
 
