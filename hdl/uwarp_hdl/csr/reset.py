@@ -46,7 +46,7 @@ class SoftReset(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        # A register before the one that resets everything, of which each unit has a copy.
+        # A register before the one that resets everything, which may stand far from here.
         clears = Signal()
         m.d.sync += self.reset.eq(clears)
         with m.FSM(init="SWEEP") as fsm:
