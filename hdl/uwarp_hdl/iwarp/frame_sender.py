@@ -242,23 +242,25 @@ class FrameSender(wiring.Component):
                 m.d.sync += part.eq(source)
         m.d.comb += self.checks.ready.eq(advance & in_memory.valid & in_memory.last)
         mark, completes = Signal(), Signal()
-        tx, own, group, terminate = (
-            data_register(m, output) for output in (self.tx.p, self.own, self.group, self.terminate)
+        tx = self.tx.p
+        outputs = (tx.data, tx.last, tx.count, self.own, self.group, self.terminate)
+        word_out, last, count, own, group, terminate = (
+            data_register(m, output) for output in outputs
         )
         with m.If(advance):
             m.d.sync += [
                 in_memory.eq(next_stage),
                 in_register.eq(in_memory),
                 self.tx.valid.eq(in_register.valid),
-                tx.last.eq(in_register.last),
-                tx.count.eq(in_register.count),
+                last.eq(in_register.last),
+                count.eq(in_register.count),
                 own.eq(in_register.own),
                 group.eq(in_register.group),
                 terminate.eq(in_register.terminate),
                 mark.eq(in_register.mark),
                 completes.eq(in_register.completes),
             ]
-            m.d.sync += tx.data.eq(word | straight | crossed | checksum)
+            m.d.sync += word_out.eq(word | straight | crossed | checksum)
         m.d.sync += [
             self.passed.eq(mark | (self.tx.valid & self.tx.ready & tx.last)),
             self.completes.eq(completes),
