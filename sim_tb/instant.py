@@ -6,7 +6,7 @@ NIC reaches what the host has allocated and no octet more, and what it does beyo
 
 import ctypes
 import random
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from uwarp.contract import Doorbell, Parameters, Register, doorbell_address
@@ -153,8 +153,8 @@ class RtlSide:
     async def read32(self, address: int) -> int:
         return self.nic.device.read32(address)
 
-    async def read_words(self, address: int, count: int) -> list[int]:
-        return [self.nic.device.read32(address + 4 * word) for word in range(count)]
+    async def read_each(self, addresses: Sequence[int]) -> list[int]:
+        return [self.nic.device.read32(address) for address in addresses]
 
     async def write32(self, address: int, value: int) -> None:
         self.nic.device.write32(address, value)

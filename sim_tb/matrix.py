@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
 import crc32c
@@ -70,6 +71,23 @@ class _Kind(NamedTuple):
     make: Callable
 
 
+def _stacked(*layers: Packet) -> Packet:
+    """The layers, each in the one before: unlike ``first / second`` this copies none."""
+    for outer, inner in pairwise(layers):
+        outer.lastlayer().add_payload(inner)
+    return layers[0]
+
+
+def _octets(packet: Packet) -> bytes:
+    """Of a packet whose fields are values: scapy need not choose among sets of them, which takes it
+    most of the time."""
+    layer = packet
+    while layer:
+        layer.explicit = 1
+        layer = layer.payload
+    return bytes(packet)
+
+
 # VLAN tags
 
 
@@ -79,7 +97,7 @@ def _one_tag(rng: random.Random) -> Packet:
 
 def _two_tags(rng: random.Random) -> Packet:
     outer = rng.choice((Dot1AD, Dot1Q))
-    return outer(vlan=rng.getrandbits(12), dei=1) / Dot1Q(vlan=rng.getrandbits(12))
+    return _stacked(outer(vlan=rng.getrandbits(12), dei=1), Dot1Q(vlan=rng.getrandbits(12)))
 
 
 TAGS = [
@@ -104,9 +122,7 @@ def _options(target: Target, rng: random.Random) -> Packet:
 
 def _ipv6(target: Target, rng: random.Random, *extensions: type[Packet]) -> Packet:
     packet = IPv6(src=target.peer_ipv6, dst=target.ipv6, tc=0xB8, fl=rng.getrandbits(20))
-    for extension in extensions:
-        packet /= extension()
-    return packet
+    return _stacked(packet, *(extension() for extension in extensions))
 
 
 _FRAGMENT, _MANAGEMENT = Counter.DROP_IP_FRAGMENT, Counter.RX_MANAGEMENT
@@ -131,15 +147,16 @@ IPS = [
 
 def _udp(ip: Packet, target: Target, data: bytes, rng: random.Random, **fields: int) -> Packet:
     udp = UDP(**{"sport": target.peer_port, "dport": target.port} | fields)
-    udp.add_payload(Raw(data))
-    return ip / udp
+    return _stacked(ip, udp, Raw(data))
 
 
 def _wrong_checksum(ip: Packet, target: Target, data: bytes, rng: random.Random) -> Packet:
     """A wrong one that is not 0, which would say that there is none."""
-    right = UDP(bytes(_udp(ip, target, data, rng))[len(ip) :]).chksum
-    wrong = rng.choice([n for n in (right ^ 1, right ^ 0x8000, right ^ 0x0110) if n])
-    return _udp(ip, target, data, rng, chksum=wrong)
+    headers = len(ip)
+    packet = _udp(ip, target, data, rng)
+    right = UDP(_octets(packet)[headers:]).chksum
+    packet[UDP].chksum = rng.choice([n for n in (right ^ 1, right ^ 0x8000, right ^ 0x0110) if n])
+    return packet
 
 
 def _padded(ip: Packet, target: Target, data: bytes, rng: random.Random) -> Packet:
@@ -156,7 +173,7 @@ def _no_header(ip: Packet, target: Target, data: bytes, rng: random.Random) -> P
     """An IP payload too short for a UDP header."""
     last = ip.lastlayer()
     setattr(last, "proto" if isinstance(last, IP) else "nh", 17)
-    return ip / Raw(rng.randbytes(rng.randrange(8)))
+    return _stacked(ip, Raw(rng.randbytes(rng.randrange(8))))
 
 
 def _short_length(ip: Packet, target: Target, data: bytes, rng: random.Random) -> Packet:
@@ -169,7 +186,7 @@ def _long_length(ip: Packet, target: Target, data: bytes, rng: random.Random) ->
 
 
 def _tcp(ip: Packet, target: Target, data: bytes, rng: random.Random) -> Packet:
-    return ip / TCP(sport=target.peer_port, dport=target.port) / Raw(data)
+    return _stacked(ip, TCP(sport=target.peer_port, dport=target.port), Raw(data))
 
 
 _LENGTH, _SHORT = Counter.DROP_UDP_LENGTH, Counter.DROP_DDP_SHORT
@@ -209,26 +226,28 @@ def _segment(
         to = target.to + rng.randint(0, target.length - len(payload))
         packet = DdpTagged(opcode=opcode, stag=target.stag, to=to, **control)
         if opcode in (0xC, 0xD):
-            packet /= Record(**numbers)
+            packet.add_payload(Record(**numbers))
     elif opcode == _REQUEST:
         size = rng.randint(1, 40)
         packet = DdpUntagged(opcode=opcode, mlen=28, qn=1, msn=msn, **control)
-        packet /= ReadRequest(
-            sink_stag=rng.getrandbits(32),
-            sink_to=rng.getrandbits(64),
-            size=size,
-            source_stag=target.source_stag,
-            source_to=target.source_to + rng.randint(0, target.source_length - size),
+        packet.add_payload(
+            ReadRequest(
+                sink_stag=rng.getrandbits(32),
+                sink_to=rng.getrandbits(64),
+                size=size,
+                source_stag=target.source_stag,
+                source_to=target.source_to + rng.randint(0, target.source_length - size),
+            )
         )
         payload = b""
     elif opcode == _TERMINATE:
         packet = DdpUntagged(opcode=opcode, mlen=4 + len(payload), qn=2, msn=msn, **control)
-        packet /= Terminate(layer=1, etype=2, code=5, m=1, d=1)
+        packet.add_payload(Terminate(layer=1, etype=2, code=5, m=1, d=1))
     else:
         packet = DdpUntagged(opcode=opcode, **numbers, **control)
         if opcode == 0xE:
-            packet /= SendImmediate(immediate=rng.getrandbits(32))
-    return bytes(packet / Raw(payload))
+            packet.add_payload(SendImmediate(immediate=rng.getrandbits(32)))
+    return _octets(_stacked(packet, Raw(payload)))
 
 
 def _cut(
@@ -305,11 +324,9 @@ def matrix(
         tag, ip, udp, ddp = kinds
         data = ddp.make(target, target.first_msn + number & 0xFFFF_FFFF, rng)
         packet = udp.make(ip.make(target, rng), target, data, rng)
-        header = Ether(dst=target.mac, src=target.peer_mac)
-        for part in (tag.make(rng), packet):
-            if part is not None:
-                header.add_payload(part)  # unlike header / part, this copies neither
-        frame = bytes(header)
+        ether, tag_header = Ether(dst=target.mac, src=target.peer_mac), tag.make(rng)
+        outer = (ether,) if tag_header is None else (ether, tag_header)
+        frame = _octets(_stacked(*outer, packet))
         expected = next(kind.ends_in for kind in kinds if kind.ends_in is not None)
         yield Case(
             _name(kinds),

@@ -1,6 +1,7 @@
 """The two sides of a bench, the gateware under cocotb and the model, behind one interface."""
 
 import random
+from collections.abc import Sequence
 from typing import Protocol
 
 import cocotb
@@ -24,8 +25,8 @@ class Side(Protocol):
     sent: list[bytes]
 
     async def read32(self, address: int) -> int: ...
-    async def read_words(self, address: int, count: int) -> list[int]:
-        """Registers side by side, as fast as the bus takes it."""
+    async def read_each(self, addresses: Sequence[int]) -> list[int]:
+        """Registers, as fast as the bus takes it."""
 
     async def write32(self, address: int, value: int) -> None: ...
     def receive(self, frame: bytes, error_beat: int | None = None) -> None: ...
@@ -50,8 +51,8 @@ class ModelSide:
     async def read32(self, address: int) -> int:
         return self._nic.read32(address)
 
-    async def read_words(self, address: int, count: int) -> list[int]:
-        return [self._nic.read32(address + 4 * word) for word in range(count)]
+    async def read_each(self, addresses: Sequence[int]) -> list[int]:
+        return [self._nic.read32(address) for address in addresses]
 
     async def write32(self, address: int, value: int) -> None:
         self._nic.write32(address, value)
@@ -133,8 +134,9 @@ class GatewareSide:
     async def read32(self, address: int) -> int:
         return await self.bus.read_dword(address)
 
-    async def read_words(self, address: int, count: int) -> list[int]:
-        return await self.bus.read_dwords(address, count)
+    async def read_each(self, addresses: Sequence[int]) -> list[int]:
+        reads = [cocotb.start_soon(self.bus.read_dword(address)) for address in addresses]
+        return [await read for read in reads]
 
     async def write32(self, address: int, value: int) -> None:
         await self.bus.write_dword(address, value)

@@ -18,7 +18,7 @@ REPORT = Path(__file__).parents[1] / "build" / "coverage.txt"
 
 
 def test_p16_p17_all_is_met(capsys: pytest.CaptureFixture[str]) -> None:
-    small = ["--seed", "3", "--matrix", "250", "--trials", "1", "--output", str(REPORT)]
+    small = ["--seed", "1", "--matrix", "250", "--trials", "1", "--output", str(REPORT)]
     try:
         status = main(small)
     except build.MissingToolError as error:

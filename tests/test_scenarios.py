@@ -1,22 +1,57 @@
-"""Every length, every header, wide send rings, Reads, groups, loops and Terminates: scenarios on
-the gateware and the model.
+"""Scenarios on the gateware and the model, each with nothing held up but by memory.
 
-P1 to P9, P14, P19, P27, P29, P31, P33, P38, P39, P43 are among them;
+P1 to P9, P13, P14, P19, P27, P29, P31, P33, P38, P39, P43 are among them;
 ``tests/test_bench_nic.py`` plays most of them with stalls on every port.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Awaitable, Callable
 
 import pytest
 
-from sim_tb import gathering, grouping, headers, reading, receiving, terminating
+from sim_tb import (
+    faults,
+    gathering,
+    grouping,
+    headers,
+    hosting,
+    reading,
+    receiving,
+    sending,
+    terminating,
+    trouble,
+)
 from sim_tb.stage import Stage
 from sim_tb.trials import TIMED, play_scenario
 from tests.seeds import seeds
 from uwarp.device import build
 from uwarp.wire import Opcode
+
+#: Octets of a frame whose payload are 1408, of a sample of which each is wrong in turn.
+PLACES = random.Random(1).sample(range(42 + 30 + 1408 + 4), 120)
+#: Messages from the empty one to more than the largest MTU takes, and beside where they are cut.
+LENGTHS = [*range(260), *range(1390, 1450), 2815, 2816, 2817, 5000, 8895, 8896, 8897, 20000]
+SCENARIOS: dict[str, Callable[[Stage], Awaitable[object]]] = {
+    "large messages": lambda stage: receiving.large_messages(stage, 2),
+    "received Sends": receiving.received_sends,
+    "wrong octets, short": lambda stage: faults.wrong_octets(stage, 9),
+    "wrong octets, long": lambda stage: faults.wrong_octets(stage, 1408, PLACES),
+    "cut frames": lambda stage: faults.cut_frames(stage, 40),
+    "cut headers": headers.cut_headers,
+    "wrong octets in headers": headers.wrong_octets_in_headers,
+    "send alignments": lambda stage: sending.lengths_and_alignments(stage, LENGTHS),
+    "several senders": sending.several_senders,
+    "both directions": lambda stage: sending.both_directions(stage, 4),
+    "send errors": sending.send_errors,
+    "interrupts": hosting.interrupts,
+    "event ring": trouble.event_ring,
+    "snapshot": trouble.snapshot,
+    "closing": trouble.closing,
+    "failing memory": trouble.failing_memory,
+    "moderation": trouble.moderation,
+}
 
 
 def play(scenario: Callable[[Stage], Awaitable[object]], seed: int) -> None:
@@ -26,6 +61,11 @@ def play(scenario: Callable[[Stage], Awaitable[object]], seed: int) -> None:
         play_scenario(scenario, seed, read_latency=latency, write_latency=latency)
     except build.MissingToolError as error:
         pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_scenario(name: str) -> None:
+    play(SCENARIOS[name], TIMED)
 
 
 @pytest.mark.parametrize("seed", seeds(1, 5))

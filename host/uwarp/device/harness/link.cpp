@@ -51,9 +51,10 @@ class Nic {
 #else
     (void)trace;
 #endif
-    top_->rst = 1;
+    top_->reset_pin = 1;
     for (unsigned i = 0; i < kResetCycles; ++i) Clock([] {});
-    top_->rst = 0;
+    top_->reset_pin = 0;
+    Clock([] {});  // until it is seen
   }
 
   ~Nic() {
