@@ -139,6 +139,8 @@ class MapWriter(wiring.Component):
         # Looked up when the payload is in memory, and then kept.
         failed = has_failed(m, self.failed, run.qpn)
         discard = Signal()
+        # In the state of words: they are written, or dropped.
+        writes, drops = Signal(), Signal()
         m.d.sync += [
             seen.eq(self.runs.valid & ~self.runs.ready),
             end.eq(run.word[: exact_log2(BURST_WORDS)] + run.words - 1),
@@ -152,6 +154,8 @@ class MapWriter(wiring.Component):
             beat.payload.data.eq(self.words.payload.data),
             beat.payload.strobe.eq(self.words.payload.strobe),
             beat.payload.last.eq(final | position.all()),
+            beat.valid.eq(writes & self.words.valid),
+            self.words.ready.eq((writes & beat.ready) | drops),
             self.releases.payload.has_map.eq(has_map),
             self.releases.payload.edges.eq(self.edges.payload),
         ]
@@ -173,6 +177,7 @@ class MapWriter(wiring.Component):
                 with m.If(~seen):
                     m.d.sync += discard.eq(failed)
                 with m.Else():
+                    m.d.sync += drops.eq(discard & ~empty)
                     m.next = "CUT"
                     with m.If(discard):
                         m.next = "WORDS"
@@ -184,13 +189,9 @@ class MapWriter(wiring.Component):
                     self.runs.ready.eq(bursts.commands.ready),
                 ]
                 with m.If(bursts.commands.ready):
-                    m.d.sync += has_map.eq(1)
+                    m.d.sync += [has_map.eq(1), writes.eq(1)]
                     m.next = "WORDS"
             with m.State("WORDS"):
-                m.d.comb += [
-                    beat.valid.eq(self.words.valid & ~discard),
-                    self.words.ready.eq(beat.ready | discard),
-                ]
                 with m.If(self.words.valid & self.words.ready):
                     m.d.sync += [
                         left.eq(left - 1),
@@ -198,6 +199,7 @@ class MapWriter(wiring.Component):
                         position.eq(position + 1),
                     ]
                     with m.If(final):
+                        m.d.sync += [writes.eq(0), drops.eq(0)]
                         m.next = "EDGES"
             with m.State("EDGES"):
                 m.d.comb += [
