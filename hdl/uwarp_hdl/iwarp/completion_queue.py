@@ -68,6 +68,8 @@ class MapWriter(wiring.Component):
         Of each order with a map.
     failed : In(failed_layout)
         QPs that have failed: their maps are taken and not written.
+    recent : In(fault)
+        Of the cycle before; ``failed`` tells of it in the next.
     write : Out(WriteClientSignature)
     releases : Out(stream of Release)
     answered : Out(1)
@@ -87,6 +89,7 @@ class MapWriter(wiring.Component):
                 "words": In(stream.Signature(MapWord)),
                 "edges": In(stream.Signature(EdgeBytes)),
                 "failed": In(failed_layout(parameters)),
+                "recent": In(fault_layout(parameters)),
                 "write": Out(WriteClientSignature()),
                 "releases": Out(stream.Signature(Release)),
                 "answered": Out(1),
@@ -107,12 +110,12 @@ class MapWriter(wiring.Component):
             bursts.hold.eq(self.hold),
             self.fault.eq(bursts.fault),
         ]
-        # A cycle late, for ``failed`` to tell of its faults.
+        # A cycle late, for ``recent`` to tell of its faults.
         m.d.sync += self.answered.eq(bursts.answered)
 
         order = self.orders.payload
         run = self.runs.payload
-        # ``failed`` is right a cycle after the payload is in memory.
+        # ``failed`` and ``recent`` are right a cycle after the payload is in memory.
         is_placed = Signal()
         was_placed = Signal()
         # By the cycle before: it was there; its placement was answered; its is the next.
@@ -137,7 +140,9 @@ class MapWriter(wiring.Component):
         end = Signal(words_width)
         empty = Signal()
         # Looked up when the payload is in memory, and then kept.
-        failed = has_failed(m, self.failed, run.qpn)
+        failed = Signal()
+        is_recent = self.recent.valid & (self.recent.qpn == run.qpn)
+        m.d.comb += failed.eq(has_failed(m, self.failed, run.qpn) | is_recent)
         discard = Signal()
         # In the state of words: they are written, or dropped.
         writes, drops = Signal(), Signal()
@@ -238,10 +243,12 @@ class CompletionQueue(wiring.Component):
     failed : In(failed_layout)
         QPs that have failed: their completions leave with GENERAL_ERR and without a map (8.1).
     payload_fault : In(fault)
-        In the cycle in which ``retired`` counts it; ``failed`` tells of it in the next.
+        In the cycle in which ``retired`` counts it.
+    recent : In(fault)
+        Of payload or map, a cycle later; ``failed`` tells of it in the next.
     map_write : Out(WriteClientSignature)
     hold, fault : In(1), Out(fault)
-        As of :class:`WriteBursts`; ``failed`` tells of a fault in the next cycle.
+        As of :class:`WriteBursts`.
     completions : Out(CompletionSignature)
     level : Out
         Completions held.
@@ -271,6 +278,7 @@ class CompletionQueue(wiring.Component):
                 "words": In(stream.Signature(MapWord)),
                 "edges": In(stream.Signature(EdgeBytes)),
                 "failed": In(failed_layout(parameters)),
+                "recent": In(fault_layout(parameters)),
                 "payload_fault": In(fault_layout(parameters)),
                 "map_write": Out(WriteClientSignature()),
                 "hold": In(1),
@@ -325,6 +333,7 @@ class CompletionQueue(wiring.Component):
             writer.retired.eq(self.retired),
             writer.retires.eq(self.retires),
             writer.failed.eq(self.failed),
+            writer.recent.eq(self.recent),
             writer.hold.eq(self.hold),
             self.fault.eq(writer.fault),
         ]
@@ -399,8 +408,10 @@ class CompletionQueue(wiring.Component):
         failed = Signal()
         is_failed = has_failed(m, self.failed, head.qpn)
         with m.If(~due):
-            hit = self.payload_fault.valid & (self.payload_fault.qpn == head.qpn)
-            m.d.sync += failed.eq(is_failed | hit)
+            hits = [
+                fault.valid & (fault.qpn == head.qpn) for fault in (self.payload_fault, self.recent)
+            ]
+            m.d.sync += failed.eq(is_failed | Cat(hits).any())
         edges = Signal(EdgeBytes)
         requests = self.completions.requests
         m.d.comb += [
