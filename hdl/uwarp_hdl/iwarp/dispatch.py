@@ -689,9 +689,13 @@ class Dispatch(wiring.Component):
             trackers.keep.eq(taken[0]),
             trackers.keep_bare.eq(~is_record),
         ]
+        counts = Signal()
+        with m.If(counts):
+            m.d.comb += trackers.newly.eq(self.count)
         with m.FSM(name="marking"):
             with m.State("IDLE"):
                 m.d.sync += [
+                    counts.eq(covers_inner),
                     trackers.mark_index.eq(tracker),
                     trackers.head.eq(covers_head),
                     trackers.tail.eq(covers_tail),
@@ -718,7 +722,7 @@ class Dispatch(wiring.Component):
                 with m.If(self.marks.ready):
                     m.next = "COUNT"
             with m.State("COUNT"):
-                m.d.comb += [trackers.mark.eq(self.marked), trackers.newly.eq(self.count)]
+                m.d.comb += trackers.mark.eq(self.marked)
                 with m.If(self.marked):
                     m.d.sync += marking.eq(0)
                     m.next = "IDLE"
