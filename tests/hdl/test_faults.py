@@ -92,7 +92,7 @@ def check_good(bench, expected):
 
 @pytest.mark.parametrize("n_qp", [4, 64])
 def test_faults_and_rows_written_at_once(n_qp):
-    """A fault tells in the next cycle. A row that is written meanwhile ends a failure when no fault
+    """A fault tells in the second cycle after it, and is recent before. A row that is written meanwhile ends a failure when no fault
     comes, but not one that comes in the cycle after it or later."""
     rng = make_rng(505)
     dut = FailedQueuePairs(Parameters(n_qp=n_qp))
@@ -104,6 +104,7 @@ def test_faults_and_rows_written_at_once(n_qp):
         ctx.set(dut.requests.ready, 1)
         await ctx.tick().until(~dut.busy)
         last = ended = None
+        before = None
         for cycle in range(4000):
             written = rng.randrange(n_qp) if cycle % 40 == 0 else None
             faulty = None
@@ -116,16 +117,20 @@ def test_faults_and_rows_written_at_once(n_qp):
                 ctx.set(item, {"valid": faulty is not None and item is port, "qpn": faulty or 0})
             ctx.set(dut.written, written is not None)
             ctx.set(dut.written_qpn, written or 0)
-            _, _, change = await ctx.tick().sample(dut.failed)
+            _, _, change, recent = await ctx.tick().sample(dut.failed, dut.recent)
+            assert recent.valid == (before is not None)
+            if before is not None:
+                assert recent.qpn == before
+            if before is not None:
+                failed.add(before)
             failed.discard(ended)
-            if faulty is not None:
-                failed.add(faulty)
             collisions += None not in (ended, faulty)
             ended = written
             follow_failed(told, change)
             assert failed <= told
-            if faulty is None:
+            if before is None:
                 assert failed == told
+            before = faulty
 
     run(dut, bench)
     assert collisions > 50

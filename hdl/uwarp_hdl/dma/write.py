@@ -4,20 +4,20 @@
 
     clients[*].bursts --> turns ------> AW register ------------> AW
                              |
-                             +-> order of words --+-> order of answers
-                                                  |          |
-    clients[*].beats  ----------------> mux -> W queue of two --> W
-    clients[*].done   <--------------------------------+-------- B
+                             +-> rest -> second -> head   order of answers
+                                                    |             |
+    clients[*].beats  -------------------> mux -> W queue of two -|-> W
+    clients[*].done   <-------------------------------------------+-- B
 
 One burst is granted every second cycle, and one word leaves a cycle without a gap between bursts of
 two words or more, whichever clients they are of. Whether a burst or a word is taken does not depend
-on the bus in the same cycle. AW runs ahead of W; up to ``OUTSTANDING`` bursts wait for their
+on the bus in the same cycle; for a word it is a register. AW runs ahead of W; up to ``OUTSTANDING`` bursts wait for their
 answers. From a burst to AW: 1 cycle if it is the first client's and no other waits, 2 for others;
 from a word to W: 1 cycle, and not before the cycle after its burst was granted (two later, if that
 was the cycle in which the last word of the only burst left); from B to ``done``: 1 cycle.
 """
 
-from amaranth.hdl import Cat, Module, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -25,6 +25,7 @@ from ..choice import chosen_item
 from ..data_register import data_register
 from ..interfaces import WriteClientSignature
 from ..stream.queue import Queue
+from ..stream.roomy_fifo import RoomyFifo
 from .channels import INCR, OUTSTANDING, SIZE_8_OCTETS, WRITE_CHANNELS
 from .turns import Turns
 
@@ -69,7 +70,6 @@ class WriteArbiter(wiring.Component):
         m = Module()
         m.submodules.turns = turns = Turns(self._count)
         # A bit for each client: that takes no decoder, and up to four no more LUT RAM.
-        m.submodules.word_order = word_order = Queue(self._count, OUTSTANDING, eager=False)
         m.submodules.answer_order = answer_order = Queue(self._count, OUTSTANDING, eager=False)
         bus = self.bus
 
@@ -78,15 +78,12 @@ class WriteArbiter(wiring.Component):
         grant = turns.grant
         # From a register: so no path goes from the bus to a client.
         may = Signal(init=1)
-        m.d.sync += may.eq(
-            address_free & ~grant & ~self.halt & word_order.i.ready & answer_order.i.ready
-        )
+        m.d.sync += may.eq(address_free & ~grant & ~self.halt & answer_order.i.ready)
         burst = chosen_item(~turns.away, [client.bursts.payload for client in self.clients])
+        requests = Cat(client.bursts.valid for client in self.clients)
         m.d.comb += [
-            turns.requests.eq(Cat(client.bursts.valid for client in self.clients)),
+            turns.requests.eq(requests),
             turns.may.eq(may),
-            word_order.i.payload.eq(turns.turn),
-            word_order.i.valid.eq(grant),
             answer_order.i.payload.eq(turns.turn),
             answer_order.i.valid.eq(grant),
             bus.awsize.eq(SIZE_8_OCTETS),
@@ -102,24 +99,55 @@ class WriteArbiter(wiring.Component):
                 beats.eq(burst.beats),
             ]
 
-        # Words to W, in the order of the grants.
-        m.submodules.words = words = Queue(self.clients[0].beats.payload.shape(), 2)
-        is_next = word_order.o.payload
-        beat = chosen_item(is_next, [client.beats.payload for client in self.clients])
-        beat_valid = (is_next & Cat(client.beats.valid for client in self.clients)).any()
-        take = words.i.ready & word_order.o.valid
+        # Whose words are taken, and whose come next: no bit is set where there is no burst. So what
+        # is known late, that the last word leaves, moves no more than these. A burst with words to
+        # come is unanswered, so those are no more than ``answer_order`` has room for.
+        head, second = Signal(self._count), Signal(self._count)
+        m.submodules.rest = rest = RoomyFifo(self._count, OUTSTANDING)
+        granted = turns.turn & requests & may.replicate(self._count)
+        leaves = Signal()
+        waiting = Signal()
         m.d.comb += [
-            words.i.payload.eq(beat),
-            words.i.valid.eq(word_order.o.valid & beat_valid),
-            word_order.o.ready.eq(take & beat_valid & beat.last),
+            waiting.eq(second.any() | rest.holds),
+            rest.last.eq(turns.turn),
+            rest.put.eq(grant & waiting),
+            rest.take.eq(rest.holds & ~second.any()),
+        ]
+        moves = leaves | ~head.any()
+        head_next = Signal.like(head)
+        m.d.comb += head_next.eq(
+            Mux(leaves, 0, head) | Mux(moves, second, 0) | Mux(head.any() | waiting, 0, granted)
+        )
+        m.d.sync += head.eq(head_next)
+        with m.If(second.any()):
+            with m.If(moves):
+                m.d.sync += second.eq(0)
+        with m.Elif(rest.holds):
+            m.d.sync += second.eq(rest.first)
+        with m.Elif(head.any()):
+            m.d.sync += second.eq(granted)
+
+        # Words to W: the client at the head may bring one if there is room, by the cycle before.
+        m.submodules.words = words = Queue(self.clients[0].beats.payload.shape(), 2)
+        open_to = Signal(self._count)
+        coming = open_to & Cat(client.beats.valid for client in self.clients)
+        lasts = Cat(client.beats.payload.last for client in self.clients)
+        word_free = ~bus.wvalid | bus.wready | ~(coming.any() | ~words.i.ready)
+        m.d.sync += open_to.eq(Mux(word_free, head_next, 0))
+        m.d.comb += [
+            leaves.eq((coming & lasts).any()),
+            words.i.payload.eq(
+                chosen_item(head, [client.beats.payload for client in self.clients])
+            ),
+            words.i.valid.eq(coming.any()),
             bus.wvalid.eq(words.o.valid),
             bus.wdata.eq(words.o.payload.data),
             bus.wstrb.eq(words.o.payload.strobe),
             bus.wlast.eq(words.o.payload.last),
             words.o.ready.eq(bus.wready),
         ]
-        for is_its, client in zip(is_next, self.clients, strict=True):
-            m.d.comb += client.beats.ready.eq(take & is_its)
+        for is_its, client in zip(open_to, self.clients, strict=True):
+            m.d.comb += client.beats.ready.eq(is_its)
 
         # Answers to their clients.
         m.d.comb += [bus.bready.eq(1), answer_order.o.ready.eq(bus.bvalid)]

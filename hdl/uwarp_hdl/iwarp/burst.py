@@ -91,9 +91,10 @@ class BurstSplitter(wiring.Component):
                 self.final.eq(left == 1),
                 active.eq(~self.final),
             ]
-        with m.If(self.commands.valid & self.commands.ready):
+        # Whatever is there, until it counts: so no path goes from ``commands.valid`` to all of this.
+        with m.If(~active):
             m.d.sync += [
-                active.eq(1),
+                active.eq(self.commands.valid),
                 Cat(first, block).eq(self.commands.payload.word),
                 last.eq(self.commands.payload.end),
                 left.eq(end_number),

@@ -68,6 +68,8 @@ class MapWriter(wiring.Component):
         Of each order with a map.
     failed : In(failed_layout)
         QPs that have failed: their maps are taken and not written.
+    recent : In(fault)
+        Of the cycle before; ``failed`` tells of it in the next.
     write : Out(WriteClientSignature)
     releases : Out(stream of Release)
     answered : Out(1)
@@ -87,6 +89,7 @@ class MapWriter(wiring.Component):
                 "words": In(stream.Signature(MapWord)),
                 "edges": In(stream.Signature(EdgeBytes)),
                 "failed": In(failed_layout(parameters)),
+                "recent": In(fault_layout(parameters)),
                 "write": Out(WriteClientSignature()),
                 "releases": Out(stream.Signature(Release)),
                 "answered": Out(1),
@@ -107,12 +110,12 @@ class MapWriter(wiring.Component):
             bursts.hold.eq(self.hold),
             self.fault.eq(bursts.fault),
         ]
-        # A cycle late, for ``failed`` to tell of its faults.
+        # A cycle late, for ``recent`` to tell of its faults.
         m.d.sync += self.answered.eq(bursts.answered)
 
         order = self.orders.payload
         run = self.runs.payload
-        # ``failed`` is right a cycle after the payload is in memory.
+        # ``failed`` and ``recent`` are right a cycle after the payload is in memory.
         is_placed = Signal()
         was_placed = Signal()
         # By the cycle before: it was there; its placement was answered; its is the next.
@@ -137,8 +140,12 @@ class MapWriter(wiring.Component):
         end = Signal(words_width, reset_less=True)
         empty = Signal()
         # Looked up when the payload is in memory, and then kept.
-        failed = has_failed(m, self.failed, run.qpn)
+        failed = Signal()
+        is_recent = self.recent.valid & (self.recent.qpn == run.qpn)
+        m.d.comb += failed.eq(has_failed(m, self.failed, run.qpn) | is_recent)
         discard = Signal()
+        # In the state of words: they are written, or dropped.
+        writes, drops = Signal(), Signal()
         m.d.sync += [
             seen.eq(self.runs.valid & ~self.runs.ready),
             end.eq(run.word[: exact_log2(BURST_WORDS)] + run.words - 1),
@@ -152,6 +159,8 @@ class MapWriter(wiring.Component):
             beat.payload.data.eq(self.words.payload.data),
             beat.payload.strobe.eq(self.words.payload.strobe),
             beat.payload.last.eq(final | position.all()),
+            beat.valid.eq(writes & self.words.valid),
+            self.words.ready.eq((writes & beat.ready) | drops),
             self.releases.payload.has_map.eq(has_map),
             self.releases.payload.edges.eq(self.edges.payload),
         ]
@@ -173,6 +182,7 @@ class MapWriter(wiring.Component):
                 with m.If(~seen):
                     m.d.sync += discard.eq(failed)
                 with m.Else():
+                    m.d.sync += drops.eq(discard & ~empty)
                     m.next = "CUT"
                     with m.If(discard):
                         m.next = "WORDS"
@@ -184,13 +194,9 @@ class MapWriter(wiring.Component):
                     self.runs.ready.eq(bursts.commands.ready),
                 ]
                 with m.If(bursts.commands.ready):
-                    m.d.sync += has_map.eq(1)
+                    m.d.sync += [has_map.eq(1), writes.eq(1)]
                     m.next = "WORDS"
             with m.State("WORDS"):
-                m.d.comb += [
-                    beat.valid.eq(self.words.valid & ~discard),
-                    self.words.ready.eq(beat.ready | discard),
-                ]
                 with m.If(self.words.valid & self.words.ready):
                     m.d.sync += [
                         left.eq(left - 1),
@@ -198,6 +204,7 @@ class MapWriter(wiring.Component):
                         position.eq(position + 1),
                     ]
                     with m.If(final):
+                        m.d.sync += [writes.eq(0), drops.eq(0)]
                         m.next = "EDGES"
             with m.State("EDGES"):
                 m.d.comb += [
@@ -236,10 +243,12 @@ class CompletionQueue(wiring.Component):
     failed : In(failed_layout)
         QPs that have failed: their completions leave with GENERAL_ERR and without a map (8.1).
     payload_fault : In(fault)
-        In the cycle in which ``retired`` counts it; ``failed`` tells of it in the next.
+        In the cycle in which ``retired`` counts it.
+    recent : In(fault)
+        Of payload or map, a cycle later; ``failed`` tells of it in the next.
     map_write : Out(WriteClientSignature)
     hold, fault : In(1), Out(fault)
-        As of :class:`WriteBursts`; ``failed`` tells of a fault in the next cycle.
+        As of :class:`WriteBursts`.
     completions : Out(CompletionSignature)
     level : Out
         Completions held.
@@ -269,6 +278,7 @@ class CompletionQueue(wiring.Component):
                 "words": In(stream.Signature(MapWord)),
                 "edges": In(stream.Signature(EdgeBytes)),
                 "failed": In(failed_layout(parameters)),
+                "recent": In(fault_layout(parameters)),
                 "payload_fault": In(fault_layout(parameters)),
                 "map_write": Out(WriteClientSignature()),
                 "hold": In(1),
@@ -323,6 +333,7 @@ class CompletionQueue(wiring.Component):
             writer.retired.eq(self.retired),
             writer.retires.eq(self.retires),
             writer.failed.eq(self.failed),
+            writer.recent.eq(self.recent),
             writer.hold.eq(self.hold),
             self.fault.eq(writer.fault),
         ]
@@ -397,8 +408,10 @@ class CompletionQueue(wiring.Component):
         failed = Signal()
         is_failed = has_failed(m, self.failed, head.qpn)
         with m.If(~due):
-            hit = self.payload_fault.valid & (self.payload_fault.qpn == head.qpn)
-            m.d.sync += failed.eq(is_failed | hit)
+            hits = [
+                fault.valid & (fault.qpn == head.qpn) for fault in (self.payload_fault, self.recent)
+            ]
+            m.d.sync += failed.eq(is_failed | Cat(hits).any())
         edges = Signal(EdgeBytes, reset_less=True)
         requests = self.completions.requests
         m.d.comb += [

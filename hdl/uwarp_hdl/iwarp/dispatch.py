@@ -695,6 +695,9 @@ class Dispatch(wiring.Component):
             trackers.keep.eq(taken[0]),
             trackers.keep_bare.eq(~is_record),
         ]
+        counts = Signal()
+        with m.If(counts):
+            m.d.comb += trackers.newly.eq(self.count)
         index, head, tail, mark = (
             data_register(m, driven)
             for driven in (trackers.mark_index, trackers.head, trackers.tail, self.marks.payload)
@@ -702,6 +705,7 @@ class Dispatch(wiring.Component):
         with m.FSM(name="marking"):
             with m.State("IDLE"):
                 m.d.sync += [
+                    counts.eq(covers_inner),
                     index.eq(tracker),
                     head.eq(covers_head),
                     tail.eq(covers_tail),
@@ -724,7 +728,7 @@ class Dispatch(wiring.Component):
                 with m.If(self.marks.ready):
                     m.next = "COUNT"
             with m.State("COUNT"):
-                m.d.comb += [trackers.mark.eq(self.marked), trackers.newly.eq(self.count)]
+                m.d.comb += trackers.mark.eq(self.marked)
                 with m.If(self.marked):
                     m.d.sync += marking.eq(0)
                     m.next = "IDLE"

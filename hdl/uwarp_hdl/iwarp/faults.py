@@ -2,12 +2,12 @@
 
 ::
 
-    payload fault --+--> row of four QPs: read, changed --> failed: to the copies of all who ask
-    map fault ------+--> queue --> requests (event DMA_WRITE)
-    row written ----'
+    payload fault --+--> recent --+--> row of four QPs: read, changed --> failed: to the copies of all
+    map fault ------'             +--> queue --> requests (event DMA_WRITE)          who ask
+    row written ------------------'
 
-A bit changes in the cycle after its fault; two after its row was written, or after the faults that
-come then. The queue has room for the faults of all bursts that can be on their way;
+A bit changes two cycles after its fault, which ``recent`` tells in the cycle between; and two after
+its row was written, or after the faults that come then. The queue has room for the faults of all bursts that can be on their way;
 ``hold`` keeps others back while it is not empty, so no event is lost here.
 """
 
@@ -59,6 +59,8 @@ class FailedQueuePairs(wiring.Component):
         Strobe: the row of this QP is written; heard a cycle later. The next comes when the faults
         of all bursts that can be on their way could have come meanwhile.
     failed : Out(failed_layout)
+    recent : Out(fault)
+        The fault of the cycle before, of which ``failed`` tells now.
     hold : Out(1)
     requests : Out(stream of EventRequest)
         For each fault.
@@ -76,6 +78,7 @@ class FailedQueuePairs(wiring.Component):
                 "written": In(1),
                 "written_qpn": In(self._qpn_width),
                 "failed": Out(failed_layout(parameters)),
+                "recent": Out(fault),
                 "hold": Out(1),
                 "requests": Out(stream.Signature(EventRequest)),
                 "busy": Out(1, init=1),
@@ -85,8 +88,14 @@ class FailedQueuePairs(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.faults = faults = Queue(self._qpn_width, _FAULTS, direct=False)
-        valid = self.payload.valid | self.map.valid
-        qpn = Mux(self.payload.valid, self.payload.qpn, self.map.qpn)
+        # A cycle late: the answers come from afar, and the copies are far too.
+        valid, qpn = self.recent.valid, self.recent.qpn
+        just_written = Signal()  # so the fault that is recent came before, or with it
+        m.d.sync += [
+            valid.eq(self.payload.valid | self.map.valid),
+            qpn.eq(Mux(self.payload.valid, self.payload.qpn, self.map.qpn)),
+            just_written.eq(self.written),
+        ]
 
         changed = self.failed
         m.submodules.rows = rows = memory.Memory(shape=4, depth=1 << len(changed.row), init=[])
@@ -110,7 +119,7 @@ class FailedQueuePairs(wiring.Component):
             m.d.comb += bit.eq(Mux(is_its, valid, get.data[index]) & ~self.busy)
         with m.If(self.written):
             m.d.sync += [waits.eq(1), waiting_qpn.eq(self.written_qpn)]
-        with m.Elif(~valid | (qpn == waiting_qpn)):
+        with m.Elif(~valid | ((qpn == waiting_qpn) & ~just_written)):
             m.d.sync += waits.eq(0)
         with m.If(self.busy):
             m.d.sync += [sweep.eq(sweep + 1), self.busy.eq(~sweep.all())]

@@ -105,6 +105,7 @@ class MessageClose(wiring.Component):
         ]
 
         left = Signal(range(max(256, self._datagrams + 1)))
+        none_left = Signal()
         pause = Signal(range(_QUEUE_PAUSE + 1))
         no_opening = Signal()  # nor one that was offered when QUEUED began
         active = Signal()
@@ -116,39 +117,44 @@ class MessageClose(wiring.Component):
 
         def count_down(event, following, count):
             """Until ``left`` is 0; then begin with ``count`` of what follows."""
-            with m.If(left == 0):
-                m.d.sync += left.eq(count)
+            with m.If(none_left):
+                m.d.sync += [left.eq(count), none_left.eq(count == 0)]
                 m.next = following
             with m.Elif(event):
-                m.d.sync += left.eq(left - 1)
+                m.d.sync += [left.eq(left - 1), none_left.eq(left == 1)]
 
         with m.FSM():
             with m.State("IDLE"):
-                m.d.sync += left.eq(_FRAME_CYCLES)
+                m.d.sync += [left.eq(_FRAME_CYCLES), none_left.eq(0)]
                 with m.If(self.request.active):
                     m.next = "ARRIVING"
             with m.State("ARRIVING"):
                 m.d.sync += [pause.eq(0), no_opening.eq(0)]
                 count_down(1, "QUEUED", self._datagrams)
             with m.State("QUEUED"):
-                gone = (left == 0) | (pause == _QUEUE_PAUSE)
+                gone = none_left | (pause == _QUEUE_PAUSE)
                 with m.If(late["opening_taken"] | ~late["opening_offered"]):
                     m.d.sync += no_opening.eq(1)
                 with m.If(gone):
                     with m.If(no_opening):
-                        m.d.sync += left.eq(inside)
+                        m.d.sync += [left.eq(inside), none_left.eq(inside == 0)]
                         m.next = "INSIDE"
                 with m.Else():
                     m.d.sync += [
                         pause.eq(Mux(late["offered"], 0, pause + 1)),
                         left.eq(left - late["passed"]),
+                        none_left.eq(left == late["passed"]),
                     ]
             with m.State("INSIDE"):
-                m.d.sync += active.eq(left == 0)
+                m.d.sync += active.eq(none_left)
                 count_down(settled, "SCAN", 0)
             with m.State("SCAN"):
                 with m.If(late["ended"]):
-                    m.d.sync += [active.eq(0), left.eq(self.held)]
+                    m.d.sync += [
+                        active.eq(0),
+                        left.eq(self.held),
+                        none_left.eq(self.held == 0),
+                    ]
                     m.next = "HELD"
             with m.State("HELD"):
                 count_down(late["leaves"], "TAKEN", _COMPLETION_CYCLES)

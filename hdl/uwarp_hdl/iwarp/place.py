@@ -2,7 +2,7 @@
 
     commands --+--> [WriteBursts] --------------------> write.bursts
                |
-    payload ---+--> rotate -> merge with held octets --> write.beats
+    payload -> skid --> rotate -> merge with held octets --> write.beats
 
 A word leaves a cycle. A command takes one cycle for itself, its words, and one more if the
 payload's first octet stands further up in its word than in memory.
@@ -18,6 +18,7 @@ from uwarp.contract import BURST_WORDS, Parameters
 from ..data_register import data_register
 from ..interfaces import WriteClientSignature
 from ..layouts import PacketBeat
+from ..stream.skid import Skid
 from .burst import WriteBursts
 from .receive_layouts import TICKET_WIDTH, PlaceCommand, fault_layout
 
@@ -43,7 +44,8 @@ class Placer(wiring.Component):
     -------
     commands : In(stream of PlaceCommand)
     payload : In(stream of PacketBeat)
-        Only ``data`` is looked at: the commands know the lengths.
+        Only ``data`` is looked at: the commands know the lengths. ``ready`` is a register: where
+        the words wait is far from where they are written. One may be taken before its command.
     write : Out(WriteClientSignature)
     retired : Out(8)
         Number, modulo 256, of commands without ``drop`` whose bursts have all been answered, in
@@ -125,12 +127,19 @@ class Placer(wiring.Component):
                 tail_strobe.eq(0xFF >> ~final_octet[:3]),
             ]
 
+        m.submodules.words = words = Skid(64)
+        m.d.comb += [
+            words.i.payload.eq(self.payload.payload.data),
+            words.i.valid.eq(self.payload.valid),
+            self.payload.ready.eq(words.i.ready),
+        ]
+
         # Octet i of the payload's word goes to lane i + shift, of this word of memory or the next:
         # eight octets of this word and the seven before, the highest by ``back`` octets first.
         beat = self.write.beats
         beat_held = data_register(m, beat.payload)
         held = Signal(56, reset_less=True)
-        octets = Cat(held, self.payload.payload.data)
+        octets = Cat(held, words.o.payload)
         for bit in reversed(range(3)):
             octets = Mux(back[bit], octets[8 << bit :], octets)[: 64 + 8 * ((1 << bit) - 1)]
 
@@ -138,13 +147,13 @@ class Placer(wiring.Component):
         exhausted = final & spills & ~ahead
         emit = Signal()
         m.d.comb += [
-            self.payload.ready.eq(active & ~exhausted & (drop | ahead | beat_free)),
-            emit.eq(active & ~ahead & (drop | beat_free) & (exhausted | self.payload.valid)),
+            words.o.ready.eq(active & ~exhausted & (drop | ahead | beat_free)),
+            emit.eq(active & ~ahead & (drop | beat_free) & (exhausted | words.o.valid)),
         ]
         with m.If(beat.ready):
             m.d.sync += beat.valid.eq(0)
-        with m.If(self.payload.valid & self.payload.ready):
-            m.d.sync += [held.eq(self.payload.payload.data[8:]), ahead.eq(0)]
+        with m.If(words.o.valid & words.o.ready):
+            m.d.sync += [held.eq(words.o.payload[8:]), ahead.eq(0)]
         with m.If(emit):
             word_next = word + 1
             m.d.sync += [

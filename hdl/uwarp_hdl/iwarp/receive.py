@@ -202,6 +202,7 @@ class DatagramReceiver(wiring.Component):
             check.failed.eq(faults.failed),
             completion_queue.failed.eq(faults.failed),
             completion_queue.payload_fault.eq(placer.fault),
+            completion_queue.recent.eq(faults.recent),
             self.failed.eq(faults.failed),
             self.cq_full.eq(dispatch.events[Counter.DROP_CQ_FULL]),
             self.cq_full_cq.eq(dispatch.cq),

@@ -218,6 +218,7 @@ class ReceiveQueue(wiring.Component):
         seen = Signal()
         resetting = Signal()
         in_range = Signal()
+        unused = Signal()
         due = Signal()
         rung = Signal()
         reset = Signal()
@@ -232,15 +233,13 @@ class ReceiveQueue(wiring.Component):
             in_range.eq(~doorbell.qpn[width:].any()),
             resetting.eq(waits & doorbell.reset & ~doorbell.qpn[width:].any()),
             # Of a QP that is reset nothing becomes ``held`` any more.
-            due.eq(
-                seen
-                & ~self.doorbells.ready
-                & ~sweeping
-                & (
-                    ~resetting
-                    | (prefetch.idle & ~(held & is_rung(held_qpn)) & ~(sent & is_rung(sent_qpn)))
-                )
+            unused.eq(
+                resetting
+                & prefetch.idle
+                & ~(held & is_rung(held_qpn))
+                & ~(sent & is_rung(sent_qpn))
             ),
+            due.eq(seen & ~self.doorbells.ready & ~sweeping & (~resetting | unused)),
         ]
         m.d.comb += [
             self.doorbells.ready.eq(due & ~consumed),

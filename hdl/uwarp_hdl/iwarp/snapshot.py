@@ -108,11 +108,12 @@ class MapSnapshot(wiring.Component):
         distance = Signal(width, reset_less=True)
         end_word = Signal(width - 5, reset_less=True)
         byte_more = (first[:3] + distance[:3])[3]
-        has_inner = distance[1:].any()
+        has_inner = Signal()  # a cycle later
         has_words = distance[4:].any() | (distance[3] & byte_more)
         same_byte = ~distance[3:].any() & ~byte_more
         m.d.sync += [
             distance.eq(last - first),
+            has_inner.eq(distance[1:].any()),
             end_word.eq(last[6:] + last[3:6].any()),
         ]
         # The run's words begin with that of the byte after the first. Both parts of it are 0 but in
@@ -233,12 +234,12 @@ class MapSnapshot(wiring.Component):
                 m.d.sync += [number.eq(number + step), step.eq(1)]
                 m.next = "INNER"
             with m.State("INNER"):
-                # The first and the last granule are not in the map.
-                m.next = "EDGES"
-                with m.If(has_inner):
-                    m.next = "ROOM"
+                m.next = "ROOM"
             with m.State("ROOM"):
-                with m.If(room):
+                # The first and the last granule are not in the map.
+                with m.If(~has_inner):
+                    m.next = "EDGES"
+                with m.Elif(room):
                     m.next = "CLEAR"
             with m.State("CLEAR"):
                 m.d.comb += self.clears.valid.eq(1)

@@ -146,8 +146,11 @@ class Queue(wiring.Component):
             ]
         if self._depth == 2 and self._direct:
             m.d.comb += [self.i.ready.eq(~back_valid), waiting.eq(back_valid)]
+            # Whatever is there, until it counts: so what many bits wait for is a register.
+            with m.If(~back_valid):
+                m.d.sync += back.eq(_bits(self.i.payload))
             with m.If(store):
-                m.d.sync += [back.eq(_bits(self.i.payload)), back_valid.eq(1)]
+                m.d.sync += back_valid.eq(1)
             with m.Elif(head_free):
                 m.d.sync += back_valid.eq(0)
             m.d.comb += self.level.eq(head_valid + back_valid)
