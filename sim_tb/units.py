@@ -41,6 +41,7 @@ from .port_tables import TabledReceiver
 __all__ = [
     "COMPILED",
     "RECEIVE",
+    "RECEIVE_RATE",
     "TRANSMIT",
     "Compiled",
     "Context",
@@ -65,8 +66,9 @@ _KEPT = 4096  # expressions with their readers
 Getter = Callable[[], int]
 Make = Callable[..., wiring.Component]
 
-#: Parameters of the benches of the datagram receiver and of the transmit path.
+#: Parameters of the benches of the datagram receiver, two sets, and of the transmit path.
 RECEIVE = Parameters(n_qp=4, n_region=8, n_tracker=4, n_closed=16, map_bits=2048)
+RECEIVE_RATE = Parameters(n_qp=16, n_region=8, n_tracker=2, n_closed=64, map_bits=1024)
 TRANSMIT = Parameters(n_qp=8, n_region=8, max_mtu=1500)
 #: The units that are compiled: what makes them, of what.
 COMPILED: tuple[tuple[Make, tuple, dict], ...] = (
@@ -74,6 +76,7 @@ COMPILED: tuple[tuple[Make, tuple, dict], ...] = (
     (TransmitPath, (replace(TRANSMIT, n_read=4),), {}),
     (DatagramReceiver, (RECEIVE,), {}),
     (DatagramReceiver, (replace(RECEIVE, n_read=2),), {}),
+    (DatagramReceiver, (RECEIVE_RATE,), {}),
     (TabledReceiver, (), {"payload_words": 256, "datagrams": 8}),
 )
 

@@ -7,6 +7,7 @@ from receive_bench import bits_of, make_rng, put_stream, run, take, value_of
 from receive_rule import Region, Rule
 from receiver_bench import ReceiverBench, datagram, qp_row
 
+from sim_tb.units import RECEIVE_RATE
 from tests.seeds import seeds
 from uwarp.contract import RECV_WQE, Counter, EventType, Parameters, QpState
 from uwarp_hdl.iwarp.receive_prefetch import (
@@ -476,19 +477,18 @@ def test_rate(n_qp, read_delay):
     ahead.
     """
     rng = make_rng(320)
-    parameters = Parameters(n_qp=16, n_region=8, n_tracker=2, n_closed=64, map_bits=1024)
     region = Region(key=0x11, base_to=0x10000, length=0x10000, dma_addr=0x20000)
     regions = [region] + [Region(valid=0)] * 7
     qps = [qp_row(recv_cq=qpn, rq_addr=qpn << 6, rq_log2=7) for qpn in range(16)]
     ring = [{"addr": 0x10000 + 64 * i, "length": 64, "lkey": 0x11} for i in range(128)]
     bench = ReceiverBench(
-        parameters, qps, regions, dict.fromkeys(range(n_qp), ring), set(), rng,
+        RECEIVE_RATE, qps, regions, dict.fromkeys(range(n_qp), ring), set(), rng,
         delay=lambda: 156, wqe_delay=lambda: read_delay,
     )  # fmt: skip
     number = 300
     items = [(datagram(0x3, 1, qpn=i % n_qp, msn=i), rng.randbytes(1))
              for i in range(number)]  # fmt: skip
-    rule = Rule(parameters, qps, regions, {qpn: ring * 4 for qpn in range(n_qp)}, set())
+    rule = Rule(RECEIVE_RATE, qps, regions, {qpn: ring * 4 for qpn in range(n_qp)}, set())
     for item in items:
         rule.datagram(*item)
     cycles = []
@@ -531,11 +531,11 @@ def test_rate_of_sends_that_leave_the_receive_posted(reason):
     """A flood of them does not hold up what comes behind: the guess follows them (P30)."""
     rng = make_rng(330)
     region = Region(key=0x11, base_to=0x10000, length=0x10000, dma_addr=0x20000)
-    qps = [qp_row(recv_cq=0, rq_addr=0, rq_log2=2), *[qp_row()] * 7]
+    qps = [qp_row(recv_cq=0, rq_addr=0, rq_log2=2), *[qp_row()] * 15]
     sge = {"addr": 0x10000, "length": 64, "lkey": 0x11}
     full = {0} if reason == "full" else set()
     regions = [region] + [Region(valid=0)] * 7
-    bench = ReceiverBench(PARAMETERS, qps, regions, {0: [sge] * 4}, full, rng)
+    bench = ReceiverBench(RECEIVE_RATE, qps, regions, {0: [sge] * 4}, full, rng)
     length = 65 if reason == "short" else 8
     number = 100
     items = [(datagram(0x3, 8, msn=1), rng.randbytes(8))]
