@@ -91,7 +91,7 @@ class BurstSplitter(wiring.Component):
                 self.final.eq(left == 1),
                 active.eq(~self.final),
             ]
-        # Whatever is there, until it counts: so no path goes from ``commands.valid`` to all of this.
+        # Whatever is there, until it counts: no path goes from ``commands.valid`` to all of this.
         with m.If(~active):
             m.d.sync += [
                 active.eq(self.commands.valid),
