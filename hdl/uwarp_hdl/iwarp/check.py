@@ -308,6 +308,7 @@ class SegmentCheck(wiring.Component):
         beyond = Signal(signed(34))
         last_number = Signal(32)  # of the message's octets
         last_octet = Signal(offset_shape)
+        last_octet_next = Signal(offset_shape)
         payload_end = Signal(offset_shape)
         room = Signal(signed(65))
         above = Signal()
@@ -335,7 +336,7 @@ class SegmentCheck(wiring.Component):
             wraps.eq(at_top & low_end[32] & low_end[:32].any()),
             room.eq(region.length - start),
             offset.eq(start + datagram.mo),
-            last_octet.eq(start + last_number),
+            last_octet.eq(last_octet_next),
             checked_region.eq(
                 is_opening
                 | is_request
@@ -353,7 +354,8 @@ class SegmentCheck(wiring.Component):
         m.d.comb += [
             granules.log2.eq(region.granule_log2),
             granules.start.eq(start),
-            granules.end.eq(last_octet),
+            granules.end.eq(last_octet_next),
+            last_octet_next.eq(start + last_number),
             granules.offset.eq(offset),
             granules.payload_end.eq(payload_end),
             granules.starts.eq(segment.starts),
