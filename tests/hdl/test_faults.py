@@ -92,8 +92,9 @@ def check_good(bench, expected):
 
 @pytest.mark.parametrize("n_qp", [4, 64])
 def test_faults_and_rows_written_at_once(n_qp):
-    """A fault tells in the second cycle after it, and is recent before. A row that is written meanwhile ends a failure when no fault
-    comes, but not one that comes in the cycle after it or later."""
+    """A fault tells in the second cycle after it, and is recent before. A row that is written
+    meanwhile ends a failure when no fault comes, but not one that comes in the cycle after it or
+    later."""
     rng = make_rng(505)
     dut = FailedQueuePairs(Parameters(n_qp=n_qp))
     failed, told = set(), set()

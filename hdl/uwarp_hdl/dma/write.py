@@ -11,10 +11,11 @@
 
 One burst is granted every second cycle, and one word leaves a cycle without a gap between bursts of
 two words or more, whichever clients they are of. Whether a burst or a word is taken does not depend
-on the bus in the same cycle; for a word it is a register. AW runs ahead of W; up to ``OUTSTANDING`` bursts wait for their
-answers. From a burst to AW: 1 cycle if it is the first client's and no other waits, 2 for others;
-from a word to W: 1 cycle, and not before the cycle after its burst was granted (two later, if that
-was the cycle in which the last word of the only burst left); from B to ``done``: 1 cycle.
+on the bus in the same cycle; for a word it is a register. AW runs ahead of W; up to ``OUTSTANDING``
+bursts wait for their answers. From a burst to AW: 1 cycle if it is the first client's and no other
+waits, 2 for others; from a word to W: 1 cycle, and not before the cycle after its burst was granted
+(two later, if that was the cycle in which the last word of the only burst left); from B to
+``done``: 1 cycle.
 """
 
 from amaranth.hdl import Cat, Module, Mux, Signal

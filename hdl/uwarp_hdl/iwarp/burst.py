@@ -31,10 +31,12 @@ _END_WIDTH = 25
 
 class BlockRun(data.Struct):
     """Words of 8 octets, from address 8 * ``word`` on. ``end`` is the number of the last one, that
-    of the first word of the first one's block being 0."""
+    of the first word of the first one's block being 0. ``one_block``: that is less than a block,
+    which who gives the command may know earlier."""
 
     word: 61
     end: _END_WIDTH
+    one_block: 1
 
 
 def block_run_layout(parameters: Parameters) -> data.StructLayout:
@@ -91,14 +93,14 @@ class BurstSplitter(wiring.Component):
                 self.final.eq(left == 1),
                 active.eq(~self.final),
             ]
-        # Whatever is there, until it counts: so no path goes from ``commands.valid`` to all of this.
+        # Whatever is there, until it counts: no path goes from ``commands.valid`` to all of this.
         with m.If(~active):
             m.d.sync += [
                 active.eq(self.commands.valid),
                 Cat(first, block).eq(self.commands.payload.word),
                 last.eq(self.commands.payload.end),
                 left.eq(end_number),
-                self.final.eq(end_number == 0),
+                self.final.eq(self.commands.payload.one_block),
             ]
         return m
 

@@ -310,6 +310,7 @@ class SegmentCheck(wiring.Component):
         beyond = Signal(signed(34), reset_less=True)
         last_number = Signal(32, reset_less=True)  # of the message's octets
         last_octet = Signal(offset_shape, reset_less=True)
+        last_octet_next = Signal(offset_shape)
         payload_end = Signal(offset_shape, reset_less=True)
         room = Signal(signed(65), reset_less=True)
         above = Signal(reset_less=True)
@@ -337,7 +338,7 @@ class SegmentCheck(wiring.Component):
             wraps.eq(at_top & low_end[32] & low_end[:32].any()),
             room.eq(region.length - start),
             offset.eq(start + datagram.mo),
-            last_octet.eq(start + last_number),
+            last_octet.eq(last_octet_next),
             checked_region.eq(
                 is_opening
                 | is_request
@@ -355,7 +356,8 @@ class SegmentCheck(wiring.Component):
         m.d.comb += [
             granules.log2.eq(region.granule_log2),
             granules.start.eq(start),
-            granules.end.eq(last_octet),
+            granules.end.eq(last_octet_next),
+            last_octet_next.eq(start + last_number),
             granules.offset.eq(offset),
             granules.payload_end.eq(payload_end),
             granules.starts.eq(segment.starts),

@@ -326,8 +326,13 @@ class CompletionUnit(wiring.Component):
             m.d.sync += [recorded.eq(records | recorded & ~ringing), looked.eq(looks)]
         retried = Signal()
         m.d.sync += retried.eq(is_stale | (retried & ~is_odd))
-        for port, is_chosen in zip(self.credits, crediting, strict=True):
-            m.d.comb += port.requests.ready.eq(is_chosen & is_odd & ~retried)
+        # In the odd cycle of one that is carried out: from a register, who asks is far.
+        answers = Signal(clients)
+        m.d.sync += answers.eq(first[clients : 2 * clients])
+        with m.If(is_odd | is_stale | retried | self.busy):
+            m.d.sync += answers.eq(0)
+        for port, is_answered in zip(self.credits, answers, strict=True):
+            m.d.comb += port.requests.ready.eq(is_answered)
         # What the operation is, found in its odd cycle: 0 but when it is carried out.
         names = ("reserves", "releases", "completes", "consumes", "arms", "moderates", "resets")
         operations = [Signal(name=name) for name in (*names, "expires", "confirms")]

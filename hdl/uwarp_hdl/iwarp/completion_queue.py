@@ -155,6 +155,7 @@ class MapWriter(wiring.Component):
         m.d.comb += [
             bursts.commands.payload.run.word.eq(run.word),
             bursts.commands.payload.run.end.eq(end),
+            bursts.commands.payload.run.one_block.eq(end[exact_log2(BURST_WORDS) :] == 0),
             bursts.commands.payload.qpn.eq(run.qpn),
             beat.payload.data.eq(self.words.payload.data),
             beat.payload.strobe.eq(self.words.payload.strobe),

@@ -2,13 +2,14 @@
 
 ::
 
-    payload fault --+--> recent --+--> row of four QPs: read, changed --> failed: to the copies of all
-    map fault ------'             +--> queue --> requests (event DMA_WRITE)          who ask
+    payload fault --+--> recent --+--> row of four QPs: read, changed --> failed: to the copies of
+    map fault ------'             +--> queue --> requests (event DMA_WRITE)          all who ask
     row written ------------------'
 
 A bit changes two cycles after its fault, which ``recent`` tells in the cycle between; and two after
-its row was written, or after the faults that come then. The queue has room for the faults of all bursts that can be on their way;
-``hold`` keeps others back while it is not empty, so no event is lost here.
+its row was written, or after the faults that come then. The queue has room for the faults of all
+bursts that can be on their way; ``hold`` keeps others back while it is not empty, so no event is
+lost here.
 """
 
 from amaranth.hdl import Module, Mux, Signal

@@ -16,7 +16,6 @@ from amaranth.lib.wiring import In, Out
 
 from uwarp.contract import Parameters
 
-from ..choice import chosen
 from ..data_register import data_register
 from .receive_layouts import covered_layout, granule_width, offset_width
 
@@ -31,7 +30,7 @@ class SegmentGranules(wiring.Component):
     Members
     -------
     begin : In(1)
-        ``start`` is right in the next cycle, ``end`` and ``offset`` in the second from now;
+        ``start`` and ``end`` are right in the next cycle, ``offset`` in the second from now;
         ``payload_end`` from the third on, while it counts.
     log2 : In(5)
         Of the granule, 6 to 16. From ``begin`` on.
@@ -91,13 +90,11 @@ class SegmentGranules(wiring.Component):
             granule = stage
         inside = Cat(C(0x3F, 6), (i < shift for i in range(10)))
         m.d.comb += remainder.eq(octet[:16] & inside)
-        # The last two are chosen a cycle before.
+        # All but the first are chosen a cycle before.
         later = Signal.like(octet, reset_less=True)
-        m.d.sync += later.eq(Mux(steps[1], self.offset, self.payload_end))
-        with m.If(self.begin | steps[0]):
-            m.d.sync += later.eq(0)
+        m.d.sync += later.eq(Mux(steps[0], self.end, Mux(steps[1], self.offset, self.payload_end)))
         # What comes last is taken in each step before, too.
-        m.d.comb += octet.eq(chosen(steps[:2], (self.start, self.end)) | later)
+        m.d.comb += octet.eq(Mux(steps[0], self.start, later))
         m.d.sync += high.eq(granule)
         first, last, aligned = (
             data_register(m, output) for output in (self.first, self.last, self.aligned)

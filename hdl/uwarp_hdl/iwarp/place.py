@@ -91,6 +91,8 @@ class Placer(wiring.Component):
             final_in_block.eq(self._last(command.address[:place_bits], command.length)),
         ]
 
+        fits = Cat(command.length[:4] <= 8 - place for place in range(8))
+
         active = Signal()
         drop = Signal(reset_less=True)
         back = Signal(3, reset_less=True)
@@ -106,6 +108,11 @@ class Placer(wiring.Component):
         m.d.comb += [
             bursts.commands.payload.run.word.eq(command.address[3:]),
             bursts.commands.payload.run.end.eq(final_in_block[3:]),
+            # Of less than 256 octets, and one that is not dropped has some: the sum has no more.
+            bursts.commands.payload.run.one_block.eq(
+                ~command.length[place_bits + 1 :].any()
+                & ~final_in_block[place_bits : place_bits + 2].any()
+            ),
             bursts.commands.payload.qpn.eq(command.qpn),
             bursts.commands.valid.eq(self.commands.valid & ~active & ~command.drop),
             self.commands.ready.eq(~active & (command.drop | bursts.commands.ready)),
@@ -120,8 +127,8 @@ class Placer(wiring.Component):
                 first.eq(1),
                 word.eq(0),
                 final_word.eq(final_octet[3:]),
-                # Without the carries of all of ``final_octet``.
-                final.eq(~command.length[4:].any() & (command.length[:4] + lane <= 8)),
+                # Without the carries of ``final_octet``, or any.
+                final.eq(~command.length[4:].any() & fits.bit_select(lane, 1)),
                 position.eq(command.address[3:]),
                 head_strobe.eq(0xFF << lane),
                 tail_strobe.eq(0xFF >> ~final_octet[:3]),

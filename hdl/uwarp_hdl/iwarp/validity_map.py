@@ -115,7 +115,14 @@ class ValidityMap(wiring.Component):
             begin_clear.eq(self.clears.valid & self.clears.ready),
             index.eq(Mux(walking, walk_index, mark.first[_PLACE:])),
             last_bit.eq(Mux(walking, walk_last, mark.last)),
-            final.eq(equal(m, index, last_bit[_PLACE:])),
+            # Compared before it is chosen.
+            final.eq(
+                Mux(
+                    walking,
+                    equal(m, walk_index, walk_last[_PLACE:]),
+                    equal(m, mark.first[_PLACE:], mark.last[_PLACE:]),
+                )
+            ),
             read.addr.eq(index),
             # Never the word that is being written, which is three before the one that is read:
             # since synthesis can see that, it does not add logic behind the memory for its sake.
