@@ -54,6 +54,9 @@ _DENSITY = 0.6
 _AREA = {"DP16KD": 40, "CCU2C": 2, "TRELLIS_DPR16X4": 6}
 _UNBALANCE = 0.03
 
+#: What cutting a net costs if it leaves a block RAM without an output register, and else.
+_LATE_NET, _NET = 4, 1
+
 #: Nets of more cells say nothing of places.
 _WIDEST_NET = 500
 _CLOCKS = ("CLK", "CLKA", "CLKB", "WCK")
@@ -110,7 +113,14 @@ class _Placement:
         kinds = [netlist.kind(name) for name in netlist.cells]
         self._areas = [_AREA.get(kind, 1) for kind in kinds]
         self._nets: list[NDArray[np.int64]] = []
+        self._costs: list[int] = []
         self._nets_of: dict[int, list[int]] = defaultdict(list)
+
+        def is_late(name: str, port: str) -> bool:
+            parameters = netlist.cells[name]["parameters"]
+            is_block_ram = netlist.kind(name) == "DP16KD"
+            return is_block_ram and parameters.get(f"REGMODE_{port[2]}") != "OUTREG"
+
         for net, readers in netlist.readers.items():
             if isinstance(net, str) or net not in netlist.driver:
                 continue
@@ -120,6 +130,7 @@ class _Placement:
                 for pin in pins:
                     self._nets_of[pin].append(len(self._nets))
                 self._nets.append(np.array(sorted(pins)))
+                self._costs.append(_LATE_NET if is_late(*netlist.driver[net]) else _NET)
         ffs = sum(kind == "TRELLIS_FF" for kind in kinds)
         tiles = max(ffs, sum(self._areas) - ffs) / (_PER_TILE * _DENSITY)
         tiles = max(tiles, _FEWEST_TILES**2)
@@ -133,6 +144,7 @@ class _Placement:
         sides = len(cells), len(cells) + 1
         axis, middle = part.axis, part.centre[part.axis]
         pins: list[list[int]] = []
+        costs: list[int] = []
         for net in sorted({net for cell in cells for net in self._nets_of[cell]}):
             inside = [local[cell] for cell in self._nets[net] if cell in local]
             outside = [cell for cell in self._nets[net] if cell not in local]
@@ -142,6 +154,7 @@ class _Placement:
                     inside.append(sides[int(distance > 0)])
             if len(inside) > 1:
                 pins.append(inside)
+                costs.append(self._costs[net])
         context = self._partitioner.context_from_preset(mtkahypar.PresetType.DETERMINISTIC)
         context.logging = False
         context.set_partitioning_parameters(2, _UNBALANCE, mtkahypar.Objective.CUT)
@@ -151,7 +164,7 @@ class _Placement:
             len(pins),
             pins,
             [self._areas[cell] for cell in cells] + [1, 1],
-            [1] * len(pins),
+            costs,
         )
         graph.add_fixed_vertices([-1] * len(cells) + [0, 1], 2)
         parts = graph.partition(context)
@@ -177,8 +190,8 @@ class _Placement:
         drawn = points
         for _ in range(rounds):
             pulls, weights = np.zeros_like(points), np.full(len(points), 1e-9)
-            for net in self._nets:
-                weight = 1 / (len(net) - 1)
+            for net, cost in zip(self._nets, self._costs, strict=True):
+                weight = cost / (len(net) - 1)
                 pulls[net] += drawn[net].mean(axis=0) * weight
                 weights[net] += weight
             drawn = (points + pulls / weights[:, None]) / 2

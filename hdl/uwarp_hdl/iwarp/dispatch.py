@@ -127,7 +127,7 @@ class Dispatch(wiring.Component):
     consume : Out(1)
         With ``settle``: it is a Send that uses up its receive.
     events : Out
-        Strobes by Counter, a cycle late: RX_PLACED and the drops of section 3.
+        Strobes by Counter, two cycles late: RX_PLACED and the drops of section 3.
     cq : Out(16)
         With ``events``: the receive CQ of the datagram's QP.
     quiet : Out(1)
@@ -250,7 +250,6 @@ class Dispatch(wiring.Component):
             closed.tick.eq(self.tick),
             self.open_count.eq(trackers.count),
             self.full.eq(~trackers.free),
-            self.cq.eq(segment.cq),
             self.busy.eq(closed.busy),
         ]
         # What is offered is in ``segment``.
@@ -647,17 +646,20 @@ class Dispatch(wiring.Component):
                 | (close & (trackers.row.name.kind != MessageKind.READ))
             ),
         ]
+        # Whether it counts comes late, so it doesn't decide which event it is in the same cycle.
+        outcome = Signal.like(plan.drop, reset_less=True)
+        counts_outcome = Signal()
         m.d.sync += [
+            outcome.eq(Mux(plan.dropped, plan.drop, Counter.RX_PLACED)),
+            counts_outcome.eq(issue & ~segment.opening),
             self.events.eq(0),
+            self.events.bit_select(outcome, 1).eq(counts_outcome),
+            data_register(m, self.cq).eq(segment.cq),
             self.read_answered.eq(issue & segment.opening),
             self.read_opened.eq(plan.open),
         ]
         with m.If(issue):
-            outcome = Mux(plan.dropped, plan.drop, Counter.RX_PLACED)
-            m.d.sync += [
-                self.numbered.eq(self.ticket),
-                self.events.bit_select(outcome, 1).eq(~segment.opening),
-            ]
+            m.d.sync += self.numbered.eq(self.ticket)
 
         # CLOSE_PUSH, and the two sources of completions and of closed names.
         m.d.comb += [
