@@ -97,8 +97,7 @@ class Placer(wiring.Component):
         back = Signal(3)
         ahead = Signal()
         first = Signal()
-        word = Signal(14)
-        final_word = Signal(14)
+        left = Signal(14)  # words after this one
         final = Signal()
         spills = Signal()  # the final word holds octets of the word before only
         position = Signal(range(BURST_WORDS))
@@ -124,8 +123,7 @@ class Placer(wiring.Component):
                 ahead.eq(lane < command.offset),
                 spills.eq(final_octet[:3] < shift),
                 first.eq(1),
-                word.eq(0),
-                final_word.eq(final_octet[3:]),
+                left.eq(final_octet[3:]),
                 # Without the carries of ``final_octet``, or any.
                 final.eq(~command.length[4:].any() & fits.bit_select(lane, 1)),
                 position.eq(command.address[3:]),
@@ -160,11 +158,10 @@ class Placer(wiring.Component):
         with m.If(words.o.valid & words.o.ready):
             m.d.sync += [held.eq(words.o.payload[8:]), ahead.eq(0)]
         with m.If(emit):
-            word_next = word + 1
             m.d.sync += [
                 position.eq(position + 1),
-                word.eq(word_next),
-                final.eq(word_next == final_word),
+                left.eq(left - 1),
+                final.eq(left == 1),
                 first.eq(0),
                 active.eq(~final),
             ]
