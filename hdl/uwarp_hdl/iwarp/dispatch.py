@@ -695,7 +695,7 @@ class Dispatch(wiring.Component):
         with m.FSM(name="marking"):
             with m.State("IDLE"):
                 m.d.sync += [
-                    counts.eq(covers_inner),
+                    counts.eq(issue & plan.mark & has_payload & covers_inner),
                     trackers.mark_index.eq(tracker),
                     trackers.head.eq(covers_head),
                     trackers.tail.eq(covers_tail),
