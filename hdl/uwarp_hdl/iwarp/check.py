@@ -276,8 +276,10 @@ class SegmentCheck(wiring.Component):
         # A message of the same digest; unless another was opened there meanwhile.
         other = in_granules & is_held & ~self.own
         by_tracker = is_held | is_response
-        judged = in_verdict & Mux(by_tracker, self.still, ~look.unsettled & ~self.opened)
-        fails = ~by_tracker & (look.wrong | is_open)
+        # Two judges: ``still`` is known late, and of those without a tracker nothing waits for it.
+        held_judged = in_verdict & by_tracker & self.still
+        judged = in_verdict & ~by_tracker & ~look.unsettled & ~self.opened
+        fails = look.wrong | is_open
         doubts = (is_open != is_held) | doubtful
         following = {
             "IDLE": (in_idle & ~incoming_valid) | (in_segment & self.segments.ready),
@@ -293,9 +295,9 @@ class SegmentCheck(wiring.Component):
             "DIFFERENCES": (in_rows & ~(is_send | is_response)) | misses | in_region,
             "SUMS": in_differences,
             "GRANULES": in_sums,
-            "VERDICT": (in_granules & ~other) | (in_verdict & ~judged),
-            "SETTLED": judged & by_tracker,
-            "SEGMENT": (judged & ~by_tracker & ~fails)
+            "VERDICT": (in_granules & ~other) | (in_verdict & ~judged & ~held_judged),
+            "SETTLED": held_judged,
+            "SEGMENT": (judged & ~fails)
             | (in_settled & ~doubts)
             | (in_segment & ~self.segments.ready),
         }

@@ -134,6 +134,7 @@ class MapWriter(wiring.Component):
         position = Signal(range(BURST_WORDS), reset_less=True)
         left = Signal(words_width, reset_less=True)
         final = Signal()
+        ends_block = Signal()
         has_map = Signal()
         # Of a run that has been offered for a cycle or more.
         seen = Signal()
@@ -159,7 +160,7 @@ class MapWriter(wiring.Component):
             bursts.commands.payload.qpn.eq(run.qpn),
             beat.payload.data.eq(self.words.payload.data),
             beat.payload.strobe.eq(self.words.payload.strobe),
-            beat.payload.last.eq(final | position.all()),
+            beat.payload.last.eq(final | ends_block),
             beat.valid.eq(writes & self.words.valid),
             self.words.ready.eq((writes & beat.ready) | drops),
             self.releases.payload.has_map.eq(has_map),
@@ -179,6 +180,7 @@ class MapWriter(wiring.Component):
                     left.eq(run.words),
                     final.eq(run.words == 1),
                     position.eq(run.word),
+                    ends_block.eq(run.word[: len(position)].all()),
                 ]
                 with m.If(~seen):
                     m.d.sync += discard.eq(failed)
@@ -203,6 +205,7 @@ class MapWriter(wiring.Component):
                         left.eq(left - 1),
                         final.eq(left == 2),
                         position.eq(position + 1),
+                        ends_block.eq(position == BURST_WORDS - 2),
                     ]
                     with m.If(final):
                         m.d.sync += [writes.eq(0), drops.eq(0)]

@@ -707,7 +707,7 @@ class Dispatch(wiring.Component):
         with m.FSM(name="marking"):
             with m.State("IDLE"):
                 m.d.sync += [
-                    counts.eq(covers_inner),
+                    counts.eq(issue & plan.mark & has_payload & covers_inner),
                     index.eq(tracker),
                     head.eq(covers_head),
                     tail.eq(covers_tail),

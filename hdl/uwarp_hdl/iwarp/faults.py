@@ -89,25 +89,27 @@ class FailedQueuePairs(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.faults = faults = Queue(self._qpn_width, _FAULTS, direct=False)
-        # A cycle late: the answers come from afar, and the copies are far too.
-        valid, qpn = self.recent.valid, self.recent.qpn
+        # A cycle late: the answers come from afar, and the copies are far too. While there is no
+        # fault the number is that of the row that was written before, which waits; not if a fault
+        # of its QP has come since.
+        valid, number = self.recent.valid, self.recent.qpn
         just_written = Signal()  # so the fault that is recent came before, or with it
+        waits = Signal()
+        waiting_qpn = Signal(self._qpn_width, reset_less=True)
         m.d.sync += [
             valid.eq(self.payload.valid | self.map.valid),
-            qpn.eq(Mux(self.payload.valid, self.payload.qpn, self.map.qpn)),
+            number.eq(Mux(self.written, self.written_qpn, waiting_qpn)),
             just_written.eq(self.written),
         ]
+        for fault in (self.payload, self.map):
+            with m.If(fault.valid):
+                m.d.sync += number.eq(fault.qpn)
 
         changed = self.failed
         m.submodules.rows = rows = memory.Memory(shape=4, depth=1 << len(changed.row), init=[])
         put, get = rows.write_port(), rows.read_port(domain="comb")
-        # The row that was written before; not if a fault of its QP has come since.
-        waits = Signal()
-        waiting_qpn = Signal(self._qpn_width, reset_less=True)
-        number = Signal(self._qpn_width)
         sweep = Signal(len(changed.row))
         m.d.comb += [
-            number.eq(Mux(valid, qpn, waiting_qpn)),
             get.addr.eq(number[2:]),
             changed.write.eq(valid | waits | self.busy),
             changed.row.eq(Mux(self.busy, sweep, number[2:])),
@@ -120,12 +122,12 @@ class FailedQueuePairs(wiring.Component):
             m.d.comb += bit.eq(Mux(is_its, valid, get.data[index]) & ~self.busy)
         with m.If(self.written):
             m.d.sync += [waits.eq(1), waiting_qpn.eq(self.written_qpn)]
-        with m.Elif(~valid | ((qpn == waiting_qpn) & ~just_written)):
+        with m.Elif(~valid | ((number == waiting_qpn) & ~just_written)):
             m.d.sync += waits.eq(0)
         with m.If(self.busy):
             m.d.sync += [sweep.eq(sweep + 1), self.busy.eq(~sweep.all())]
         m.d.comb += [
-            faults.i.payload.eq(qpn),
+            faults.i.payload.eq(number),
             faults.i.valid.eq(valid),
             self.hold.eq(faults.level != 0),
             self.requests.payload.type.eq(EventType.DMA_WRITE),

@@ -96,11 +96,15 @@ class MessageClose(wiring.Component):
         ):
             late[name] = signal = Signal(name=name)
             m.d.sync += signal.eq(getattr(self, name))
-        # Counted beside ``left`` a cycle later still, which begins with ``inside``.
+        # Counted beside ``left``, a cycle later still, which begins with ``inside``, ``unwritten``.
         settled = Signal()
         inside = Signal(3)
+        written = Signal()
+        unwritten = Signal.like(self.unwritten)
         m.d.sync += [
             settled.eq(late["settled"]),
+            written.eq(late["written"]),
+            unwritten.eq(self.unwritten),
             inside.eq(inside + (late["taken"] | late["opening_taken"]) - late["settled"]),
         ]
 
@@ -159,11 +163,11 @@ class MessageClose(wiring.Component):
             with m.State("HELD"):
                 count_down(late["leaves"], "TAKEN", _COMPLETION_CYCLES)
             with m.State("TAKEN"):
-                count_down(1, "WRITTEN", self.unwritten)
+                count_down(1, "WRITTEN", unwritten)
             with m.State("WRITTEN"):
                 # Those whose CQ has no ring are not written.
-                count_down(late["written"], "DONE", 0)
-                with m.If(self.unwritten == 0):
+                count_down(written, "DONE", 0)
+                with m.If(unwritten == 0):
                     m.next = "DONE"
             with m.State("DONE"):
                 m.d.comb += self.done.eq(1)

@@ -98,8 +98,7 @@ class Placer(wiring.Component):
         back = Signal(3, reset_less=True)
         ahead = Signal(reset_less=True)
         first = Signal(reset_less=True)
-        word = Signal(14, reset_less=True)
-        final_word = Signal(14, reset_less=True)
+        left = Signal(14, reset_less=True)  # words after this one
         final = Signal(reset_less=True)
         spills = Signal(reset_less=True)  # the final word holds octets of the word before only
         position = Signal(range(BURST_WORDS), reset_less=True)
@@ -125,8 +124,7 @@ class Placer(wiring.Component):
                 ahead.eq(lane < command.offset),
                 spills.eq(final_octet[:3] < shift),
                 first.eq(1),
-                word.eq(0),
-                final_word.eq(final_octet[3:]),
+                left.eq(final_octet[3:]),
                 # Without the carries of ``final_octet``, or any.
                 final.eq(~command.length[4:].any() & fits.bit_select(lane, 1)),
                 position.eq(command.address[3:]),
@@ -162,11 +160,10 @@ class Placer(wiring.Component):
         with m.If(words.o.valid & words.o.ready):
             m.d.sync += [held.eq(words.o.payload[8:]), ahead.eq(0)]
         with m.If(emit):
-            word_next = word + 1
             m.d.sync += [
                 position.eq(position + 1),
-                word.eq(word_next),
-                final.eq(word_next == final_word),
+                left.eq(left - 1),
+                final.eq(left == 1),
                 first.eq(0),
                 active.eq(~final),
             ]

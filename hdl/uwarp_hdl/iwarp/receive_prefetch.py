@@ -194,6 +194,7 @@ class ReceivePrefetch(wiring.Component):
         hint_qpn = Signal.like(self.hint_qpn, reset_less=True)
         back = Signal()
         puts = Signal()
+        took = Signal()
         put_qpn = Signal.like(self.hint_qpn, reset_less=True)
         m.submodules.asked = asked_memory = memory.Memory(
             shape=16, depth=n_qp, init=[], attrs={"ram_style": "block"}
@@ -231,10 +232,10 @@ class ReceivePrefetch(wiring.Component):
             is_queued.addr.eq(put_qpn),
             hints.last.eq(put_qpn),
             hints.put.eq(puts & ~is_queued.data),
-            # Never both in a cycle.
-            queue.addr.eq(Mux(self.sweep, self.clear_qpn, Mux(puts, put_qpn, hints.first))),
+            # Never both in a cycle. One that was taken is there no more when the next is put in.
+            queue.addr.eq(Mux(self.sweep, self.clear_qpn, Mux(puts, put_qpn, qpn))),
             queue.data.eq(puts & ~self.sweep),
-            queue.en.eq(self.sweep | puts | hints.take),
+            queue.en.eq(self.sweep | puts | took),
             self.qp.index.eq(qpn),
             self.qp.word.eq(RING_READ),
             get.addr.eq(qpn),
@@ -251,6 +252,7 @@ class ReceivePrefetch(wiring.Component):
             hint.eq(self.hint),
             hint_qpn.eq(self.hint_qpn),
             puts.eq(hint | back),
+            took.eq(hints.take),
             put_qpn.eq(Mux(hint, hint_qpn, qpn)),
             asked_next.eq(asked + count),
             issued.eq(0),
@@ -280,7 +282,7 @@ class ReceivePrefetch(wiring.Component):
                         m.next = "LOOK"
                     with m.Elif(again):
                         m.next = "LOOK"
-                    with m.Elif(hints.holds & ~puts):
+                    with m.Elif(hints.holds & ~puts & ~hint):
                         m.d.comb += hints.take.eq(1)
                         m.d.sync += qpn.eq(hints.first)
                         m.next = "LOOK"

@@ -273,12 +273,15 @@ class Trackers(wiring.Component):
         ]
         m.d.comb += [
             before.addr.eq(Mux(self.marking, self.mark_index, index)),
-            after.missing.eq(self.progress.missing - self.newly),
+            # Chosen before the difference: ``newly`` is 0 for a message that is opened.
+            after.missing.eq(
+                Mux(self.marking, self.progress.missing, ~self.opened.others) - self.newly
+            ),
             after.head.eq(self.progress.head | self.head),
             after.tail.eq(self.progress.tail | self.tail),
             progress_write.en.eq(self.open | self.mark),
             progress_write.addr.eq(Mux(self.marking, self.mark_index, self.free_index)),
-            progress_write.data.missing.eq(Mux(self.marking, after.missing, ~self.opened.others)),
+            progress_write.data.missing.eq(after.missing),
             progress_write.data.head.eq(self.marking & after.head),
             progress_write.data.tail.eq(self.marking & after.tail),
         ]

@@ -260,6 +260,8 @@ class Queue(wiring.Component):
 
 
 def _after(pointer, words):
+    if words == 1 << len(pointer):
+        return (pointer + 1)[: len(pointer)]
     return Mux(pointer == words - 1, 0, pointer + 1)
 
 

@@ -23,6 +23,7 @@ class RoomyFifo(wiring.Component):
     put, last : In
         ``last`` is put in; it is there from the next cycle on.
     holds, first : Out
+        ``holds`` is a register.
     take : In(1)
         ``first`` goes. Only if it ``holds`` any.
     """
@@ -45,14 +46,20 @@ class RoomyFifo(wiring.Component):
             shape=len(self.last), depth=self._depth, init=[]
         )
         writer, reader = items.write_port(), items.read_port(domain="comb")
-        write, read = Signal(range(2 * self._depth)), Signal(range(2 * self._depth))
+        # What follows ``read`` is carried along, so that no sum is compared.
+        write, read = Signal(range(self._depth)), Signal(range(self._depth))
+        after_read = Signal(range(self._depth), init=1)
         m.d.comb += [
             writer.addr.eq(write),
             writer.data.eq(self.last),
             writer.en.eq(self.put),
             reader.addr.eq(read),
             self.first.eq(reader.data),
-            self.holds.eq(write != read),
         ]
-        m.d.sync += [write.eq(write + self.put), read.eq(read + self.take)]
+        with m.If(self.take):
+            m.d.sync += [read.eq(after_read), after_read.eq(after_read + 1)]
+        with m.If(self.put):
+            m.d.sync += [write.eq(write + 1), self.holds.eq(1)]
+        with m.Elif(self.take):
+            m.d.sync += self.holds.eq(after_read != write)
         return m
