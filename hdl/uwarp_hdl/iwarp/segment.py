@@ -442,6 +442,9 @@ class Segmenter(wiring.Component):
         # Strobes: ``owner`` goes to the end of the lists that wait, or aside. A wake that came in
         # the cycle of ``decides``, before either, would not find it aside.
         turn_again, steps_aside, decides = Signal(), Signal(), Signal()
+        # A row that is held is not yet written in the next cycles: a cycle late is early enough.
+        held = Signal()
+        m.d.sync += held.eq(self.qp.held)
         goes_again, writes_row = Signal(), Signal()  # but at the end of a turn
 
         arrives = self._write_messages(m, store_write, appending)
@@ -717,7 +720,7 @@ class Segmenter(wiring.Component):
                 with m.If(self.resets.valid):
                     m.d.sync += self.resets.ready.eq(1)
                     m.next = "RESET"
-                with m.Elif(self.qp.held):
+                with m.Elif(held):
                     pass
                 with m.Elif(self.responding.valid):
                     m.next = "APPEND"
