@@ -79,7 +79,8 @@ class Responder(wiring.Component):
         To the memory of destinations: ``fetched`` of two cycles before, or one of a request's
         words.
     destination, destination_taken, destination_asked : Out(TableReadSignature), In(1), Out(1)
-        Words of destinations; another unit uses the port in this cycle, or else this one does.
+        Words of destinations, of two cycles before; another unit uses the port in this cycle, or
+        else this one does.
     rows : Out(stream of message_layout)
         To the memory of the slot, before ``messages``.
     messages : Out(stream of responding_layout)
@@ -237,7 +238,7 @@ class Responder(wiring.Component):
         waits = Signal(range(TOLD + 1))  # the one that is offered among them
         into, out_of = Signal(range(TOLD)), Signal(range(TOLD))
         step = Signal(range(DESTINATION_WORDS))
-        arrives = Signal(DESTINATION_WORDS)
+        comes, arrives = Signal(DESTINATION_WORDS), Signal(DESTINATION_WORDS)
         fetches = Signal()
         given = Signal()
         all_wait = Signal()
@@ -259,10 +260,11 @@ class Responder(wiring.Component):
         m.d.sync += [
             waits.eq(waits_next),
             all_wait.eq(waits_next == TOLD),
-            arrives.eq(Mux(given, 1 << step, 0)),
+            comes.eq(Mux(given, 1 << step, 0)),
+            arrives.eq(comes),
         ]
         # The next one is not read before this one is taken.
-        with m.If((waits != 0) & ~self.terminates.valid & ~arrives.any()):
+        with m.If((waits != 0) & ~self.terminates.valid & ~comes.any() & ~arrives.any()):
             m.d.sync += fetches.eq(1)
         with m.If(given):
             m.d.sync += step.eq(step + 1)

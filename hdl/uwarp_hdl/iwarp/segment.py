@@ -9,7 +9,7 @@
                   +--> lists with messages <--+  back to the end if the list has more
 
 A datagram takes 8 cycles, and 3 more for each further piece that it is gathered from, a Read at
-least 4 more; a message that comes in takes 3 more, 1 if nothing else waits. The smallest frame of a
+least 5 more; a message that comes in takes 3 more, 1 if nothing else waits. The smallest frame of a
 Write-Record takes 12 on the wire.
 
 A QP has two lists, its own messages and its responses, each with turns of its own: a Read that
@@ -242,9 +242,9 @@ class Segmenter(wiring.Component):
         The segments' DDP headers: a row a cycle, the first no later than the cycle after the
         segment is offered.
     destination, destination_taken : Out(TableReadSignature), In(1)
-        Words of destinations; another unit uses the port in this cycle.
-    coming : Out(1)
-        In the next cycle a segment of ``failed_slot``'s message is offered.
+        Words of destinations, of two cycles before; another unit uses the port in this cycle.
+    coming, comes : Out(1), Out(1)
+        In two cycles a segment of ``failed_slot``'s message is offered, if ``comes`` in the next.
     recall, recalled, recalled_msn, recall_ready : In(recall_layout), Out, Out(32), Out(1)
         ``recalled`` is the word of the cycle before, if then ``recall_ready`` was 1; and so is the
         slot's MSN.
@@ -293,6 +293,7 @@ class Segmenter(wiring.Component):
                 "destination": Out(TableReadSignature(64, destination_address(parameters).size)),
                 "destination_taken": In(1),
                 "coming": Out(1),
+                "comes": Out(1),
                 "recall": In(recall_layout(parameters)),
                 "recalled": Out(word_width(parameters)),
                 "recalled_msn": Out(32),
@@ -450,7 +451,8 @@ class Segmenter(wiring.Component):
         arrives = self._write_messages(m, store_write, appending)
         m.d.comb += [
             turns.o.ready.eq(turn_taken),
-            self.coming.eq(sizes),
+            self.coming.eq(decides),
+            self.comes.eq(sizes),
             looks_up.eq(turn_taken | (appends_row & empty & at_once)),
             empty.eq(row.count == 0),
             written.eq(row),
@@ -580,10 +582,13 @@ class Segmenter(wiring.Component):
         # The peer of an opening, a word a cycle.
         peer_word = Signal(2)  # the next one; LINK is none of them
         peer_asks, peer_known = Signal(), Signal()
-        peer_arrives = Signal(2, init=LINK)
+        peer_comes, peer_arrives = Signal(2, init=LINK), Signal(2, init=LINK)
         peer_given = peer_asks & ~self.destination_taken
         m.d.comb += self.destination.index.eq(Cat(peer_word, row.head))
-        m.d.sync += peer_arrives.eq(Mux(peer_given, peer_word, LINK))
+        m.d.sync += [
+            peer_comes.eq(Mux(peer_given, peer_word, LINK)),
+            peer_arrives.eq(peer_comes),
+        ]
         with m.If(peer_given & (peer_word != LINK)):
             m.d.sync += peer_word.eq(peer_word + 1)
         # An address of IPv4 is put in its place first.
