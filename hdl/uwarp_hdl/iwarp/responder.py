@@ -15,8 +15,8 @@ cuts no more of them. The slots are looked at one a cycle; the closing is done w
 that were cut by then are through.
 
 The words of destinations, those of the WQE fetch among them, are written the cycle after they are
-given: each kind of word has a register of its own, which is 0 but when it is written, so that an OR
-chooses.
+given: each kind of word has a register of its own, which is 0 when another one is written, so that
+an OR chooses.
 """
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
@@ -174,10 +174,11 @@ class Responder(wiring.Component):
         at = Signal(DESTINATION_WORDS, init=1)  # one of them is 1
         row_taken = Signal()
         told_slot, has_room = self._tell(m, at, present)
-        works = Signal()  # from the cycle after that in which there is a slot for it
+        # From the cycle after that in which there is a slot for it, and one too long.
+        works = Signal()
         puts, done = Signal(), Signal()
         m.d.comb += [
-            puts.eq(works & ~fetched_valid & (~at[-1] | row_taken | comes)),
+            puts.eq(works & ~self.requests.ready & ~fetched_valid & (~at[-1] | row_taken | comes)),
             done.eq(puts & at[-1]),
             waiting.i.valid.eq(taken),
             free.o.ready.eq(taken),
@@ -185,7 +186,7 @@ class Responder(wiring.Component):
         m.d.sync += [
             self.lost.eq(present & comes & ~has_room),
             self.requests.ready.eq(done | (present & comes & ~has_room)),
-            works.eq(present & ~done & Mux(comes, has_room, free.o.valid & ~self.busy)),
+            works.eq(present & Mux(comes, has_room, free.o.valid & ~self.busy)),
         ]
         with m.If(puts):
             m.d.sync += at.eq(at.rotate_left(1))
@@ -211,14 +212,16 @@ class Responder(wiring.Component):
             link.hop_limit.eq(_HOP_LIMIT),
         ]
         assert (PORT, LOW) == (0, 1)
+        # Whether or not it is written, so that what is late is late for the enable only.
+        own = ~fetched_valid
         choices = (
             (fetched_valid, fetched.word),
-            (puts & (at[PORT] | at[LOW]), request.source_ip[:32]),
-            (puts & at[PORT], port.as_value()),
-            (puts & at[LOW], Cat(Const(0, 32), request.source_ip[32:64])),
-            (puts & at[HIGH], request.source_ip[64:]),
-            (puts & at[LINK] & ~comes, link.as_value()),
-            (puts & at[LINK] & comes, Cat(request.msn, request.qpn)),
+            (own & (at[PORT] | at[LOW]), request.source_ip[:32]),
+            (own & at[PORT], port.as_value()),
+            (own & at[LOW], Cat(Const(0, 32), request.source_ip[32:64])),
+            (own & at[HIGH], request.source_ip[64:]),
+            (own & at[LINK] & ~comes, link.as_value()),
+            (own & at[LINK] & comes, Cat(request.msn, request.qpn)),
         )
         m.d.comb += written.word.eq(chosen_after(m, choices, "word"))
         address = data_register(m, written.address)
@@ -312,11 +315,17 @@ class Responder(wiring.Component):
             owner_look.addr.eq(number),
         ]
         m.d.sync += under_way.eq(under_way + self.cut - self.built)
-        by_qp = self.close.target == CloseTarget.QP
+        # Known in the cycle after it is active, which is the first in which an owner is looked at.
+        close_row = Signal.like(self.close.row, reset_less=True)
+        by_qp = Signal(reset_less=True)
+        m.d.sync += [
+            close_row.eq(self.close.row),
+            by_qp.eq(self.close.target == CloseTarget.QP),
+        ]
         m.d.comb += [
             mark_look.addr.eq((self.look - first)[:slot_bits]),
             self.dropped.eq((self.look >= first) & mark_look.data),
-            is_named.eq(Mux(by_qp, owner_look.data.qpn, owner_look.data.region) == self.close.row),
+            is_named.eq(Mux(by_qp, owner_look.data.qpn, owner_look.data.region) == close_row),
             mark_write.addr.eq(Mux(taken, slot[:slot_bits], number)),
             mark_write.data.eq(~taken),
             mark_write.en.eq(taken),
