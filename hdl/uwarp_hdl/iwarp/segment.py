@@ -480,14 +480,15 @@ class Segmenter(wiring.Component):
             self.failed_slot.eq(row.head),
         ]
         response_slot = Signal(slot_bits, reset_less=True)
-        response_address = Signal(64, reset_less=True)  # of a response that is written, else 0
+        # Of a response, but 0 where it is a piece's that is written.
+        response_address = Signal(64, reset_less=True)
         response_written = Signal()
         m.d.sync += [
             response_slot.eq(response.slot),
             response_address.eq(response.address),
             response_written.eq(self.responses.valid & self.responses.ready),
         ]
-        with m.If(~self.responses.ready):
+        with m.If(self.pieces.follows):
             m.d.sync += response_address.eq(0)
         m.d.comb += [
             piece_write.addr.eq(
@@ -669,9 +670,16 @@ class Segmenter(wiring.Component):
         woken = Signal(list_layout, reset_less=True)
         wake_step = Signal()
         woken_valid = Signal()
+        # Whether ``aside_look`` is at the wake: who may step aside decides that first.
+        at_wake = Signal()
+        aside_address = Signal.like(self.wakes.p, reset_less=True)
+        m.d.sync += [
+            aside_address.eq(Mux(clearing, sweep, Mux(decides, owner.qpn, self.wakes.p))),
+            at_wake.eq(self.wakes.valid & ~self.wakes.ready & ~decides),
+        ]
         m.d.comb += [
-            aside_look.addr.eq(Mux(clearing, sweep, Mux(steps_aside, owner.qpn, self.wakes.p))),
-            aside_write.addr.eq(aside_look.addr),
+            aside_look.addr.eq(aside_address),
+            aside_write.addr.eq(aside_address),
             turns.i.p.eq(Mux(turn_again, owner, woken)),
             turns.i.valid.eq(turn_again | woken_valid),
         ]
@@ -685,7 +693,7 @@ class Segmenter(wiring.Component):
             ]
         with m.Elif(clearing):
             m.d.comb += aside_write.en.eq(1)
-        with m.Elif(self.wakes.valid & ~self.wakes.ready & ~decides & ~turn_again & ~woken_valid):
+        with m.Elif(at_wake & ~self.wakes.ready & ~decides & ~turn_again & ~woken_valid):
             m.d.comb += [
                 aside_write.data.eq(aside_look.data & Cat(wake_step, ~wake_step)),
                 aside_write.en.eq(1),
