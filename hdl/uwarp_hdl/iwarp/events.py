@@ -118,10 +118,13 @@ class EventUnit(wiring.Component):
             for number, bit in enumerate(select[:-1])
         ]
         moves = Signal()
-        # Not those that are being taken.
-        requests = Cat(*(port.valid & ~port.ready for port in self.requests), self.terminates.valid)
+        # Those of the cycle before, but none that was taken then or is being taken.
+        ports = (*self.requests, self.terminates)
+        requests = Signal(len(ports))
+        m.d.sync += requests.eq(Cat(port.valid & ~port.ready for port in ports))
+        taking = Cat(*(port.ready for port in self.requests), 0)
         m.d.comb += [
-            is_asked.eq((requests & turn).any()),
+            is_asked.eq((requests & ~taking & turn).any()),
             event.type.eq(chosen(owner, types)),
             event.number.eq(chosen(owner, numbers)),
             event.time_low.eq(time),

@@ -250,8 +250,12 @@ class WqeFetch(wiring.Component):
         collects = Signal()  # words, and their context is there
         taken = Signal()
         last = Signal()
+        # Before a row is written it is held for longer than its reads take: a cycle late is early
+        # enough.
+        held = Signal()
+        m.d.sync += held.eq(self.region.held)
         m.d.comb += [
-            words.o.ready.eq(collects & ~looks & ~self.region.held),
+            words.o.ready.eq(collects & ~looks & ~held),
             taken.eq(words.o.valid & words.o.ready),
             last.eq(count == Mux(context.wide, WIDE_WORDS - 1, WQE_WORDS - 1)),
             unreadable.eq(failed | words.o.p.error),

@@ -7,13 +7,12 @@
     payload ----------------------------------+      |
     opened --> answers                               +--> CRC32c and UDP checksum --> frames, checks
 
-A pair of quads a cycle, and one cycle between frames, two after one without payload that has the
-shortest header; VLAN tag and IPv6 have a cycle each for an odd quad. A segment that nothing is
-built beside waits 3 cycles for its destination. The payload begins with a pair, but that of a Send
-with a high quad, after the header's last one. After an odd quad the halves of a pair go to two
-words of the buffer, which takes both at once. A frame is announced 8 cycles after its last word,
-and its checks come 8 after that; by then the builder is on the next one. CRC and UDP checksum are
-not in the buffer: the sender inserts them.
+A pair of quads a cycle, and one cycle between frames; VLAN tag and IPv6 have a cycle each for an
+odd quad. A segment that nothing is built beside waits 4 cycles for its destination. The payload
+begins with a pair, but that of a Send with a high quad, after the header's last one. After an odd
+quad the halves of a pair go to two words of the buffer, which takes both at once. A frame is
+announced 8 cycles after its last word, and its checks come 8 after that; by then the builder is on
+the next one. CRC and UDP checksum are not in the buffer: the sender inserts them.
 """
 
 from amaranth.hdl import Cat, Module, Mux, Signal, Value
@@ -39,7 +38,7 @@ from uwarp.wire import (
 from ..data_register import data_register
 from ..interfaces import TableReadSignature
 from ..layouts import PortConfig, frame_words
-from ..net.header import DDP_STEP, FrameHeader
+from ..net.header import DDP_STEP, FIELDS_STEP, FrameHeader
 from ..stream.ports import keep_apart
 from ..stream.queue import Queue
 from .destination import HIGH, LINK, LOW, PORT, LinkWord, PortWord, destination_address
@@ -98,13 +97,13 @@ class FrameBuilder(wiring.Component):
     -------
     config : In(PortConfig)
     segments : In(stream of segment_layout)
-    coming, coming_slot : In(1), In(slot)
-        Until the next segment is offered there is none, and that is of this slot's message. Given
-        ahead, it saves cycles.
+    coming, coming_slot, comes : In(1), In(slot), In(1)
+        Until the next segment is offered there is none, and that is of this slot's message, if
+        ``comes`` in the next cycle. Given ahead, it saves cycles.
     quads : In(quads_layout)
         Of each segment, row n no later than 2 + n cycles after it is offered.
     destination, destination_taken : Out(TableReadSignature), Out(1)
-        Words of destinations; the port is in use in this cycle.
+        Words of destinations, of two cycles before; the port is in use in this cycle.
     payload : In(stream of PayloadWord)
     opened, opened_ok : In(1)
         An answer to the opening of a segment that ``opens`` and has ``frame``: in the segments'
@@ -140,6 +139,7 @@ class FrameBuilder(wiring.Component):
                 "segments": In(stream.Signature(segment_layout(parameters))),
                 "coming": In(1),
                 "coming_slot": In(slot_width(parameters)),
+                "comes": In(1),
                 "quads": In(quads_layout()),
                 "destination": Out(TableReadSignature(64, destination_address(parameters).size)),
                 "destination_taken": Out(1),
@@ -324,7 +324,8 @@ class FrameBuilder(wiring.Component):
                     word_valid.eq(1),
                     alone.eq(header.alone),
                 ]
-                with m.If(header.step >= DDP_STEP - 1):
+                # The words asked for then replace these 4 cycles later, at the earliest.
+                with m.If(header.step >= FIELDS_STEP):
                     m.d.sync += destination_used.eq(1)
                 with m.If(header.step == last_step):
                     m.d.comb += header.last.eq(1)
@@ -449,7 +450,7 @@ class FrameBuilder(wiring.Component):
 
     def _fetch_destination(self, m, start):
         """Where the next segment's frame goes, asked for once the header under way has what it
-        needs (``used``). ``ready`` for the start after 3 cycles, a word a cycle comes later.
+        needs (``used``). ``ready`` for the start after 4 cycles, a word a cycle comes later.
         Returns it, ``used``, and whether it is ready in the next cycle but for a start."""
         layout = data.StructLayout({"port": PortWord, "link": LinkWord, "ip": 128})
         place = Signal(layout, reset_less=True)
@@ -457,22 +458,26 @@ class FrameBuilder(wiring.Component):
         assert (LINK, PORT, LOW, HIGH) == (3, 0, 1, 2)
         begins = Signal()
         # Bit ``n``: so many cycles ago and one more it began. A word is asked for in each of the
-        # first four, and is there in the cycle after.
-        since = Signal(5)
+        # first four, and is there two cycles after.
+        since = Signal(6)
+        guesses = Signal()  # the segment is still to come
         address = Signal(destination_address(self._parameters), reset_less=True)
         m.d.comb += [
-            begins.eq((self.segments.valid | self.coming) & used & ~ready & ~since[:2].any()),
+            begins.eq((self.segments.valid | self.coming) & used & ~ready & ~since[:3].any()),
             self.destination.index.eq(address),
         ]
         m.d.sync += [
             since.eq(Cat(begins, since)),
+            guesses.eq(~self.segments.valid),
             self.destination_taken.eq(begins | since[:3].any()),
             address.index.eq(Cat(begins | since[1], begins | since[2])),
         ]
         with m.If(~since[:3].any()):
             slot = Mux(self.segments.valid, self.segments.p.slot, self.coming_slot)
             m.d.sync += address.slot.eq(slot)
-        with m.If(since[1]):
+        with m.If(since[0] & guesses & ~self.comes):
+            m.d.sync += since.eq(0)
+        with m.If(since[2]):
             m.d.sync += ready.eq(1)
         with m.If(start):
             m.d.sync += [ready.eq(0), used.eq(0)]
@@ -482,10 +487,10 @@ class FrameBuilder(wiring.Component):
             place.ip[:64],
             place.ip[64:],
         )
-        for arrives, register in zip(since[1:], registers, strict=True):
+        for arrives, register in zip(since[2:], registers, strict=True):
             with m.If(arrives):
                 m.d.sync += register.eq(self.destination.row)
-        return place, used, ready | since[1]
+        return place, used, ready | since[2]
 
     def _header(self, m, segment, destination, start, begun):
         """The pairs of the header of ``segment``, of which the first comes with ``start``."""

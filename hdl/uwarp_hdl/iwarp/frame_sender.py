@@ -2,11 +2,12 @@
 
 ::
 
-    frames --> word counter --> frame buffer --> register --> insertion --> tx
+    frames --> word counter --> frame buffer --> register --> insertion --> skid --> tx
     checks ---------+--> octets to insert ----------^
 
 One word a cycle, frame after frame without a gap. From a frame's announcement to its first beat 5
-cycles. A frame that has begun goes on without a gap as long as ``tx`` is ready.
+cycles. A frame that has begun goes on without a gap as long as ``tx`` is ready: what comes late, it
+goes no further than the skid buffer.
 """
 
 from amaranth.hdl import Cat, Module, Mux, Signal
@@ -19,6 +20,8 @@ from uwarp.wire import CRC_OCTETS, ETHERNET, IPV4, IPV6, UDP, VLAN
 
 from ..data_register import data_fields, data_register
 from ..interfaces import PacketSignature
+from ..layouts import PacketBeat
+from ..stream.skid import Skid
 from .fetch import LENGTH_WIDTH
 from .frame_builder import buffer_words
 from .frame_check import FrameChecks, FrameEnd
@@ -52,6 +55,17 @@ class _Stage(data.Struct):
     crossed: 8
     alone: 1
     mark: 1
+    completes: 1
+    own: 1
+    group: 1
+    terminate: 1
+
+
+class _Output(data.Struct):
+    """A word that leaves, and of its frame what FrameEnd has; or, without ``frame``, no word."""
+
+    beat: PacketBeat
+    frame: 1
     completes: 1
     own: 1
     group: 1
@@ -123,8 +137,22 @@ class FrameSender(wiring.Component):
             reads.append(read)
             m.d.comb += [write.addr.eq(address), write.data.eq(word), write.en.eq(enable)]
 
+        m.submodules.skid = skid = Skid(_Output)
+        given, left = skid.i.payload, skid.o.payload
+        m.d.comb += [
+            self.tx.p.eq(left.beat),
+            self.own.eq(left.own),
+            self.group.eq(left.group),
+            self.terminate.eq(left.terminate),
+            self.tx.valid.eq(skid.o.valid & left.frame),
+            skid.o.ready.eq(self.tx.ready | ~left.frame),
+        ]
+        m.d.sync += [
+            self.passed.eq(skid.o.valid & skid.o.ready & (left.beat.last | ~left.frame)),
+            self.completes.eq(left.completes),
+        ]
         advance = Signal()
-        m.d.comb += advance.eq(~self.tx.valid | self.tx.ready)
+        m.d.comb += advance.eq(~skid.i.valid | skid.i.ready)
 
         # The next frame waits in a register, so that what is late here goes no further.
         coming, coming_valid = Signal(FrameEnd, reset_less=True), Signal()
@@ -241,28 +269,24 @@ class FrameSender(wiring.Component):
             with m.Elif(advance):
                 m.d.sync += part.eq(source)
         m.d.comb += self.checks.ready.eq(advance & in_memory.valid & in_memory.last)
-        mark, completes = Signal(), Signal()
-        tx = self.tx.p
-        outputs = (tx.data, tx.last, tx.count, self.own, self.group, self.terminate)
+        beat = given.beat
+        outputs = (beat.data, beat.last, beat.count, given.own, given.group, given.terminate)
         word_out, last, count, own, group, terminate = (
             data_register(m, output) for output in outputs
         )
+        frame_out, completes = data_register(m, given.frame), data_register(m, given.completes)
         with m.If(advance):
             m.d.sync += [
                 in_memory.eq(next_stage),
                 in_register.eq(in_memory),
-                self.tx.valid.eq(in_register.valid),
+                skid.i.valid.eq(in_register.valid | in_register.mark),
+                frame_out.eq(in_register.valid),
                 last.eq(in_register.last),
                 count.eq(in_register.count),
                 own.eq(in_register.own),
                 group.eq(in_register.group),
                 terminate.eq(in_register.terminate),
-                mark.eq(in_register.mark),
                 completes.eq(in_register.completes),
             ]
             m.d.sync += word_out.eq(word | straight | crossed | checksum)
-        m.d.sync += [
-            self.passed.eq(mark | (self.tx.valid & self.tx.ready & tx.last)),
-            self.completes.eq(completes),
-        ]
         return m

@@ -239,6 +239,7 @@ class PayloadReader(wiring.Component):
         runs, draws = Signal(), Signal()
         tells, needs_next = Signal(), Signal()
         out_free = ~self.o.valid | self.o.ready
+        ends_all = ending & piece.final
         m.d.comb += [
             rotated.eq(turned),
             step.eq(runs & (out_free | ~completes) & (words.valid | ~needs_word)),
@@ -263,9 +264,14 @@ class PayloadReader(wiring.Component):
                 spoiled.eq(failed & ~words.p.last),
                 number.eq(piece.qpn),
             ]
+        # Whatever is there, until it counts: so the step is late for the valid bit only.
         with m.If(out_free):
-            m.d.sync += self.o.valid.eq(0)
-        ends_all = ending & piece.final
+            m.d.sync += [
+                self.o.valid.eq(step & completes),
+                o.data.eq(blend),
+                o.last.eq(ends_all),
+                o.error.eq(ends_all & (error | (needs_word & words.p.error))),
+            ]
         # The next segment's first word begins with zeros. In this order it is the register's reset.
         with m.If(step & ends_all):
             m.d.sync += kept.eq(0)
@@ -275,10 +281,9 @@ class PayloadReader(wiring.Component):
                     lane = slice(8 * octet, 8 * octet + 8)
                     m.d.sync += kept[lane].eq(rotated[lane])
         with m.If(step):
-            error_now = error | (needs_word & words.p.error)
             m.d.sync += [
                 boundary.eq(piece.rotate),
-                error.eq(error_now & ~ends_all),
+                error.eq((error | (needs_word & words.p.error)) & ~ends_all),
             ]
             with m.If(needs_word):
                 ends_next = Mux(piece.spill & piece.final, last_word, piece.more == 1)
@@ -288,13 +293,6 @@ class PayloadReader(wiring.Component):
                     last_word.eq(piece.more == 1),
                     ending.eq(ends_next),
                     completes.eq(~ends_next | closes),
-                ]
-            with m.If(completes):
-                m.d.sync += [
-                    self.o.valid.eq(1),
-                    o.data.eq(blend),
-                    o.last.eq(ends_all),
-                    o.error.eq(ends_all & error_now),
                 ]
         # A final piece that spills ends with a word of what is kept.
         coming = alignments.o.p

@@ -15,8 +15,8 @@ cuts no more of them. The slots are looked at one a cycle; the closing is done w
 that were cut by then are through.
 
 The words of destinations, those of the WQE fetch among them, are written the cycle after they are
-given: each kind of word has a register of its own, which is 0 but when it is written, so that an OR
-chooses.
+given: each kind of word has a register of its own, which is 0 when another one is written, so that
+an OR chooses.
 """
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
@@ -79,7 +79,8 @@ class Responder(wiring.Component):
         To the memory of destinations: ``fetched`` of two cycles before, or one of a request's
         words.
     destination, destination_taken, destination_asked : Out(TableReadSignature), In(1), Out(1)
-        Words of destinations; another unit uses the port in this cycle, or else this one does.
+        Words of destinations, of two cycles before; another unit uses the port in this cycle, or
+        else this one does.
     rows : Out(stream of message_layout)
         To the memory of the slot, before ``messages``.
     messages : Out(stream of responding_layout)
@@ -173,10 +174,11 @@ class Responder(wiring.Component):
         at = Signal(DESTINATION_WORDS, init=1)  # one of them is 1
         row_taken = Signal()
         told_slot, has_room = self._tell(m, at, present)
-        works = Signal()  # from the cycle after that in which there is a slot for it
+        # From the cycle after that in which there is a slot for it, and one too long.
+        works = Signal()
         puts, done = Signal(), Signal()
         m.d.comb += [
-            puts.eq(works & ~fetched_valid & (~at[-1] | row_taken | comes)),
+            puts.eq(works & ~self.requests.ready & ~fetched_valid & (~at[-1] | row_taken | comes)),
             done.eq(puts & at[-1]),
             waiting.i.valid.eq(taken),
             free.o.ready.eq(taken),
@@ -184,7 +186,7 @@ class Responder(wiring.Component):
         m.d.sync += [
             self.lost.eq(present & comes & ~has_room),
             self.requests.ready.eq(done | (present & comes & ~has_room)),
-            works.eq(present & ~done & Mux(comes, has_room, free.o.valid & ~self.busy)),
+            works.eq(present & Mux(comes, has_room, free.o.valid & ~self.busy)),
         ]
         with m.If(puts):
             m.d.sync += at.eq(at.rotate_left(1))
@@ -210,14 +212,16 @@ class Responder(wiring.Component):
             link.hop_limit.eq(_HOP_LIMIT),
         ]
         assert (PORT, LOW) == (0, 1)
+        # Whether or not it is written, so that what is late is late for the enable only.
+        own = ~fetched_valid
         choices = (
             (fetched_valid, fetched.word),
-            (puts & (at[PORT] | at[LOW]), request.source_ip[:32]),
-            (puts & at[PORT], port.as_value()),
-            (puts & at[LOW], Cat(Const(0, 32), request.source_ip[32:64])),
-            (puts & at[HIGH], request.source_ip[64:]),
-            (puts & at[LINK] & ~comes, link.as_value()),
-            (puts & at[LINK] & comes, Cat(request.msn, request.qpn)),
+            (own & (at[PORT] | at[LOW]), request.source_ip[:32]),
+            (own & at[PORT], port.as_value()),
+            (own & at[LOW], Cat(Const(0, 32), request.source_ip[32:64])),
+            (own & at[HIGH], request.source_ip[64:]),
+            (own & at[LINK] & ~comes, link.as_value()),
+            (own & at[LINK] & comes, Cat(request.msn, request.qpn)),
         )
         m.d.comb += written.word.eq(chosen_after(m, choices, "word"))
         address = data_register(m, written.address)
@@ -237,7 +241,7 @@ class Responder(wiring.Component):
         waits = Signal(range(TOLD + 1))  # the one that is offered among them
         into, out_of = Signal(range(TOLD)), Signal(range(TOLD))
         step = Signal(range(DESTINATION_WORDS))
-        arrives = Signal(DESTINATION_WORDS)
+        comes, arrives = Signal(DESTINATION_WORDS), Signal(DESTINATION_WORDS)
         fetches = Signal()
         given = Signal()
         all_wait = Signal()
@@ -259,10 +263,11 @@ class Responder(wiring.Component):
         m.d.sync += [
             waits.eq(waits_next),
             all_wait.eq(waits_next == TOLD),
-            arrives.eq(Mux(given, 1 << step, 0)),
+            comes.eq(Mux(given, 1 << step, 0)),
+            arrives.eq(comes),
         ]
         # The next one is not read before this one is taken.
-        with m.If((waits != 0) & ~self.terminates.valid & ~arrives.any()):
+        with m.If((waits != 0) & ~self.terminates.valid & ~comes.any() & ~arrives.any()):
             m.d.sync += fetches.eq(1)
         with m.If(given):
             m.d.sync += step.eq(step + 1)
@@ -310,11 +315,17 @@ class Responder(wiring.Component):
             owner_look.addr.eq(number),
         ]
         m.d.sync += under_way.eq(under_way + self.cut - self.built)
-        by_qp = self.close.target == CloseTarget.QP
+        # Known in the cycle after it is active, which is the first in which an owner is looked at.
+        close_row = Signal.like(self.close.row, reset_less=True)
+        by_qp = Signal(reset_less=True)
+        m.d.sync += [
+            close_row.eq(self.close.row),
+            by_qp.eq(self.close.target == CloseTarget.QP),
+        ]
         m.d.comb += [
             mark_look.addr.eq((self.look - first)[:slot_bits]),
             self.dropped.eq((self.look >= first) & mark_look.data),
-            is_named.eq(Mux(by_qp, owner_look.data.qpn, owner_look.data.region) == self.close.row),
+            is_named.eq(Mux(by_qp, owner_look.data.qpn, owner_look.data.region) == close_row),
             mark_write.addr.eq(Mux(taken, slot[:slot_bits], number)),
             mark_write.data.eq(~taken),
             mark_write.en.eq(taken),

@@ -327,7 +327,10 @@ class SendScheduler(wiring.Component):
             retiring.eq(given),
         ]
 
-        work = ~equal(m, doorbell.index, following)
+        # The doorbell comes from afar, two cycles or more before its index is looked at.
+        index = Signal.like(doorbell.index, reset_less=True)
+        m.d.sync += index.eq(doorbell.index)
+        work = ~equal(m, index, following)
         # A retirement is taken in the cycle after its last.
         retires = self.retirements.valid & ~self.retirements.ready
         m.d.sync += self.retirements.ready.eq(0)
@@ -400,7 +403,7 @@ class SendScheduler(wiring.Component):
             with m.State("PRODUCE"):
                 m.d.comb += [
                     write.addr.eq(Cat(_Word.PRODUCER, qpn)),
-                    write.data.eq(doorbell.index),
+                    write.data.eq(index),
                     write.en.eq(1),
                 ]
                 m.next = "RING"

@@ -9,7 +9,7 @@
                   +--> lists with messages <--+  back to the end if the list has more
 
 A datagram takes 8 cycles, and 3 more for each further piece that it is gathered from, a Read at
-least 4 more; a message that comes in takes 3 more, 1 if nothing else waits. The smallest frame of a
+least 5 more; a message that comes in takes 3 more, 1 if nothing else waits. The smallest frame of a
 Write-Record takes 12 on the wire.
 
 A QP has two lists, its own messages and its responses, each with turns of its own: a Read that
@@ -242,9 +242,9 @@ class Segmenter(wiring.Component):
         The segments' DDP headers: a row a cycle, the first no later than the cycle after the
         segment is offered.
     destination, destination_taken : Out(TableReadSignature), In(1)
-        Words of destinations; another unit uses the port in this cycle.
-    coming : Out(1)
-        In the next cycle a segment of ``failed_slot``'s message is offered.
+        Words of destinations, of two cycles before; another unit uses the port in this cycle.
+    coming, comes : Out(1), Out(1)
+        In two cycles a segment of ``failed_slot``'s message is offered, if ``comes`` in the next.
     recall, recalled, recalled_msn, recall_ready : In(recall_layout), Out, Out(32), Out(1)
         ``recalled`` is the word of the cycle before, if then ``recall_ready`` was 1; and so is the
         slot's MSN.
@@ -293,6 +293,7 @@ class Segmenter(wiring.Component):
                 "destination": Out(TableReadSignature(64, destination_address(parameters).size)),
                 "destination_taken": In(1),
                 "coming": Out(1),
+                "comes": Out(1),
                 "recall": In(recall_layout(parameters)),
                 "recalled": Out(word_width(parameters)),
                 "recalled_msn": Out(32),
@@ -442,12 +443,16 @@ class Segmenter(wiring.Component):
         # Strobes: ``owner`` goes to the end of the lists that wait, or aside. A wake that came in
         # the cycle of ``decides``, before either, would not find it aside.
         turn_again, steps_aside, decides = Signal(), Signal(), Signal()
+        # A row that is held is not yet written in the next cycles: a cycle late is early enough.
+        held = Signal()
+        m.d.sync += held.eq(self.qp.held)
         goes_again, writes_row = Signal(), Signal()  # but at the end of a turn
 
         arrives = self._write_messages(m, store_write, appending)
         m.d.comb += [
             turns.o.ready.eq(turn_taken),
-            self.coming.eq(sizes),
+            self.coming.eq(decides),
+            self.comes.eq(sizes),
             looks_up.eq(turn_taken | (appends_row & empty & at_once)),
             empty.eq(row.count == 0),
             written.eq(row),
@@ -475,14 +480,15 @@ class Segmenter(wiring.Component):
             self.failed_slot.eq(row.head),
         ]
         response_slot = Signal(slot_bits, reset_less=True)
-        response_address = Signal(64, reset_less=True)  # of a response that is written, else 0
+        # Of a response, but 0 where it is a piece's that is written.
+        response_address = Signal(64, reset_less=True)
         response_written = Signal()
         m.d.sync += [
             response_slot.eq(response.slot),
             response_address.eq(response.address),
             response_written.eq(self.responses.valid & self.responses.ready),
         ]
-        with m.If(~self.responses.ready):
+        with m.If(self.pieces.follows):
             m.d.sync += response_address.eq(0)
         m.d.comb += [
             piece_write.addr.eq(
@@ -577,10 +583,13 @@ class Segmenter(wiring.Component):
         # The peer of an opening, a word a cycle.
         peer_word = Signal(2)  # the next one; LINK is none of them
         peer_asks, peer_known = Signal(), Signal()
-        peer_arrives = Signal(2, init=LINK)
+        peer_comes, peer_arrives = Signal(2, init=LINK), Signal(2, init=LINK)
         peer_given = peer_asks & ~self.destination_taken
         m.d.comb += self.destination.index.eq(Cat(peer_word, row.head))
-        m.d.sync += peer_arrives.eq(Mux(peer_given, peer_word, LINK))
+        m.d.sync += [
+            peer_comes.eq(Mux(peer_given, peer_word, LINK)),
+            peer_arrives.eq(peer_comes),
+        ]
         with m.If(peer_given & (peer_word != LINK)):
             m.d.sync += peer_word.eq(peer_word + 1)
         # An address of IPv4 is put in its place first.
@@ -661,9 +670,16 @@ class Segmenter(wiring.Component):
         woken = Signal(list_layout, reset_less=True)
         wake_step = Signal()
         woken_valid = Signal()
+        # Whether ``aside_look`` is at the wake: who may step aside decides that first.
+        at_wake = Signal()
+        aside_address = Signal.like(self.wakes.p, reset_less=True)
+        m.d.sync += [
+            aside_address.eq(Mux(clearing, sweep, Mux(decides, owner.qpn, self.wakes.p))),
+            at_wake.eq(self.wakes.valid & ~self.wakes.ready & ~decides),
+        ]
         m.d.comb += [
-            aside_look.addr.eq(Mux(clearing, sweep, Mux(steps_aside, owner.qpn, self.wakes.p))),
-            aside_write.addr.eq(aside_look.addr),
+            aside_look.addr.eq(aside_address),
+            aside_write.addr.eq(aside_address),
             turns.i.p.eq(Mux(turn_again, owner, woken)),
             turns.i.valid.eq(turn_again | woken_valid),
         ]
@@ -677,7 +693,7 @@ class Segmenter(wiring.Component):
             ]
         with m.Elif(clearing):
             m.d.comb += aside_write.en.eq(1)
-        with m.Elif(self.wakes.valid & ~self.wakes.ready & ~decides & ~turn_again & ~woken_valid):
+        with m.Elif(at_wake & ~self.wakes.ready & ~decides & ~turn_again & ~woken_valid):
             m.d.comb += [
                 aside_write.data.eq(aside_look.data & Cat(wake_step, ~wake_step)),
                 aside_write.en.eq(1),
@@ -717,7 +733,7 @@ class Segmenter(wiring.Component):
                 with m.If(self.resets.valid):
                     m.d.sync += self.resets.ready.eq(1)
                     m.next = "RESET"
-                with m.Elif(self.qp.held):
+                with m.Elif(held):
                     pass
                 with m.Elif(self.responding.valid):
                     m.next = "APPEND"

@@ -23,7 +23,7 @@ class SendCompleter(wiring.Component):
 
     A message that ended well and is unsignalled, or is discarded, gives its CQ slot back instead. A
     Read that has a tracker leaves it to the tracker's CQE. A response or Terminate (``silent``) has
-    neither: its slot is ``released``. 7 cycles a message, if nobody stalls, 4 of them before its
+    neither: its slot is ``released``. 8 cycles a message, if nobody stalls, 5 of them before its
     frame has left; the words of its CQE leave while the next one is looked at.
 
     Parameters
@@ -74,7 +74,10 @@ class SendCompleter(wiring.Component):
         ]
         step = Signal(range(len(recalled)))
         asks = Signal()
-        arriving = Signal(len(recalled))  # the word that arrives
+        # The word that arrives, from a memory that may be far from here: in a register first.
+        coming, arriving = Signal(len(recalled)), Signal(len(recalled))
+        arrived = Signal.like(self.recalled, reset_less=True)
+        arrived_msn = Signal.like(self.recalled_msn, reset_less=True)
         msn = Signal(32, reset_less=True)
         success = Signal()
         tagged = Signal()
@@ -121,12 +124,17 @@ class SendCompleter(wiring.Component):
         with m.If(hand_over):
             m.d.sync += [leaving.eq(cqe), select.eq(1), is_free.eq(0)]
 
-        m.d.sync += arriving.eq(Mux(asks, 1 << step, 0))
+        m.d.sync += [
+            coming.eq(Mux(asks, 1 << step, 0)),
+            arriving.eq(coming),
+            arrived.eq(self.recalled),
+            arrived_msn.eq(self.recalled_msn),
+        ]
         for arrives, word in zip(arriving, recalled, strict=True):
             with m.If(arrives):
-                m.d.sync += word.eq(self.recalled)
+                m.d.sync += word.eq(arrived)
         with m.If(arriving[-1]):
-            m.d.sync += msn.eq(self.recalled_msn)
+            m.d.sync += msn.eq(arrived_msn)
 
         m.d.sync += owed.eq(owed + self.passed - self.finished)
         with m.FSM():
@@ -137,7 +145,9 @@ class SendCompleter(wiring.Component):
                 with m.If(asks):
                     m.d.sync += step.eq(step + 1)
                     with m.If(step == len(recalled) - 1):
-                        m.next = "DECIDE"
+                        m.next = "ARRIVE"
+            with m.State("ARRIVE"):
+                m.next = "DECIDE"
             with m.State("DECIDE"):
                 with m.If(owed != 0):
                     m.next = "COMPLETE"

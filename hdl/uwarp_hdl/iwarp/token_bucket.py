@@ -108,20 +108,21 @@ class TokenBuckets(wiring.Component):
             shape=layout, depth=n_qp, init=[], attrs={"no_rw_check": 1}
         )
         read, write = rows.read_port(), rows.write_port()
-        # Of each QP its rate and its burst, a word each, the burst a cycle later. What is read of
-        # one in the cycle in which it is written does not matter: the bucket is filled after that.
+        # Of each QP its rate and its limit, the burst and a unit, a word each, the limit a cycle
+        # later. What is read of one in the cycle in which it is written does not matter: the bucket
+        # is filled after that.
         m.submodules.rates = rates = Memory(
             shape=32, depth=2 * n_qp, init=[], attrs={"no_rw_check": 1}
         )
         rate_read, rate_write = rates.read_port(), rates.write_port()
-        writes_burst = Signal()
+        writes_limit = Signal()
         fill_qpn = Signal(width, reset_less=True)
-        new_burst = Signal(16, reset_less=True)
-        m.d.sync += [writes_burst.eq(self.written), new_burst.eq(self.written_row.send_burst)]
+        new_limit = Signal(17, reset_less=True)
+        m.d.sync += [writes_limit.eq(self.written), new_limit.eq(self.written_row.send_burst + 1)]
         m.d.comb += [
-            rate_write.addr.eq(Cat(writes_burst, Mux(writes_burst, fill_qpn, self.written_qpn))),
-            rate_write.data.eq(Mux(writes_burst, new_burst, self.written_row.send_rate)),
-            rate_write.en.eq(self.written | writes_burst),
+            rate_write.addr.eq(Cat(writes_limit, Mux(writes_limit, fill_qpn, self.written_qpn))),
+            rate_write.data.eq(Mux(writes_limit, new_limit, self.written_row.send_rate)),
+            rate_write.en.eq(self.written | writes_limit),
         ]
 
         m.submodules.woken = woken = Queue(width, _WAKES)
@@ -139,7 +140,7 @@ class TokenBuckets(wiring.Component):
         due = Signal(range(n_qp + 1))
         sweep = Signal(width)
         other = Signal(operation)
-        reads_burst = Signal()
+        reads_limit = Signal()
         takes_other = Signal()
         roomy = Signal()
         m.d.sync += roomy.eq(woken.level < _WAKES - 5)
@@ -164,10 +165,10 @@ class TokenBuckets(wiring.Component):
             ),
             read.addr.eq(Mux(self.charge.valid, self.charge.qpn, other.qpn)),
             # Others than charges, which need neither, begin every other cycle at most.
-            rate_read.addr.eq(Mux(reads_burst, Cat(Const(1, 1), reading.qpn), other.qpn << 1)),
+            rate_read.addr.eq(Mux(reads_limit, Cat(Const(1, 1), reading.qpn), other.qpn << 1)),
             chosen.qpn.eq(read.addr),
         ]
-        m.d.sync += reads_burst.eq(takes_other)
+        m.d.sync += reads_limit.eq(takes_other)
         with m.If(self.charge.valid):
             m.d.comb += chosen.kind.eq(_Kind.CHARGE)
         with m.Elif(takes_other):
@@ -208,7 +209,7 @@ class TokenBuckets(wiring.Component):
         total = Signal(signed(32 + gain_shift + 2), reset_less=True)
         limited = Signal(reset_less=True)
         was_dry = Signal(reset_less=True)
-        burst = Signal(16, reset_less=True)
+        limit = Signal(17, reset_less=True)
         charges = adding.kind == _Kind.CHARGE
         gain = Cat(Const(0, gain_shift), rate)
         level, cost = Signal(len(total)), Signal(len(total))
@@ -222,25 +223,28 @@ class TokenBuckets(wiring.Component):
             total.eq((Cat(Const(1, 1), level) + Cat(charges, summand))[1:]),
             limited.eq(Mux(charges, row.limited, rate.any())),
             was_dry.eq(row.dry),
-            burst.eq(rate_read.data),
+            limit.eq(rate_read.data),
         ]
         with m.If(~at_least(charged[0], MIN_FRAME)):
             m.d.sync += charged[1].eq(least)
 
-        # End. A level that is the limit may as well be cut to it, so units of a burst are compared.
+        # End. A level of the limit's last unit may as well be cut to it, so units are compared.
         units = total[_BURST_UNIT_BITS + _PART_BITS : -1]
-        limit = Cat(Const(0, _BURST_UNIT_BITS + _PART_BITS), burst + 1)
-        full = Signal()
+        beyond, full = Signal(len(units) + 1), Signal()
         m.submodules.dry = dry = Memory(shape=1, depth=n_qp, init=[])
         dry_look, dry_write = dry.read_port(domain="comb"), dry.write_port()
         m.d.comb += [
+            # Its highest bit is the borrow: a carry chain, where synthesis makes LUTs of ``<=``.
+            beyond.eq(units - limit),
             full.eq(
                 (ending.kind == _Kind.FILL)
-                | ((ending.kind == _Kind.REFILL) & ~total[-1] & (burst < units))
+                | ((ending.kind == _Kind.REFILL) & ~total[-1] & ~beyond[-1])
             ),
             write.addr.eq(ending.qpn),
             write.data.limited.eq(limited),
-            write.data.level.eq(Mux(full, limit, total)),
+            write.data.level.eq(
+                Mux(full, Cat(Const(0, _BURST_UNIT_BITS + _PART_BITS), limit), total)
+            ),
             write.data.dry.eq(limited & ~full & (total[-1] | ~total.any())),
             write.en.eq((ending.kind != _Kind.NOTHING) & ~overtaken[2]),
             dry_look.addr.eq(self.look),

@@ -45,7 +45,6 @@ from ..layouts import (
     ReceivedTerminate,
     RingDoorbell,
 )
-from ..stream.ports import keep_apart
 from ..stream.queue import Queue, connect_streams
 from .destination import destination_address
 from .faults import has_failed
@@ -160,11 +159,18 @@ class TransmitPath(wiring.Component):
         m.submodules.buckets = buckets = TokenBuckets(parameters)
         m.submodules.segmenter = segmenter = Segmenter(parameters)
         m.submodules.segments = segments = Queue(segment_layout(parameters), SEGMENTS, block=True)
+        # No word is read, to be looked at, in the cycle in which it is written: synthesis need not
+        # add logic for that case.
         m.submodules.destinations = destinations = Memory(
-            shape=64, depth=1 << destination_address(parameters).size, init=[]
+            shape=64,
+            depth=1 << destination_address(parameters).size,
+            init=[],
+            attrs={"no_rw_check": 1},
         )
         destination_read, destination_write = destinations.read_port(), destinations.write_port()
-        keep_apart(m, destination_read, destination_write)
+        # The memory's own output register: its readers stand far apart.
+        destination = Signal(64, reset_less=True)
+        m.d.sync += destination.eq(destination_read.data)
         m.submodules.reader = reader = PayloadReader(parameters)
         m.submodules.builder = builder = FrameBuilder(parameters)
         m.submodules.sender = sender = FrameSender(parameters)
@@ -239,13 +245,14 @@ class TransmitPath(wiring.Component):
                 )
             ),
             responder.destination_taken.eq(builder.destination_taken),
-            responder.destination.row.eq(destination_read.data),
-            builder.destination.row.eq(destination_read.data),
-            segmenter.destination.row.eq(destination_read.data),
+            responder.destination.row.eq(destination),
+            builder.destination.row.eq(destination),
+            segmenter.destination.row.eq(destination),
             segmenter.destination_taken.eq(builder.destination_taken | responder.destination_asked),
             builder.quads.eq(segmenter.quads),
             builder.coming.eq(segmenter.coming & (segments.level == 0)),
             builder.coming_slot.eq(segmenter.failed_slot),
+            builder.comes.eq(segmenter.comes),
             segmenter.recall.eq(completer.recall),
             completer.recalled.eq(segmenter.recalled),
             completer.recalled_msn.eq(segmenter.recalled_msn),

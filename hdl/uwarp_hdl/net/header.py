@@ -38,6 +38,7 @@ from ..data_register import data_register
 
 __all__ = [
     "DDP_STEP",
+    "FIELDS_STEP",
     "HEADER_OCTETS",
     "FrameHeader",
     "FrameHeaderFields",
@@ -52,6 +53,9 @@ DDP_STEP = 9
 
 # In a step of TYPE or ODD only the high quad counts.
 _TAG, _TYPE, _IPV4_FIRST, _IPV4_LAST, _IPV6_LAST, _ODD, _PORTS = 1, 2, 3, 4, 6, 7, 8
+
+#: From this step on, which each frame has, the fields are looked at for three cycles more at most.
+FIELDS_STEP = _IPV4_FIRST
 
 
 def header_octets(header: Header, **values: Value) -> Value:

@@ -1,6 +1,6 @@
 """A skid buffer: it cuts the path from ``o.ready`` to ``i.ready``."""
 
-from amaranth.hdl import Module, Signal, ValueCastable
+from amaranth.hdl import Module, Mux, Signal, ValueCastable
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -37,10 +37,10 @@ class Skid(wiring.Component):
         m.d.comb += [
             self.i.ready.eq(empty),
             self.o.valid.eq(self.i.valid | ~empty),
-            o_bits.eq(caught),
+            # Apart from what depends on ``o.ready``, which may depend on the payload.
+            o_bits.eq(Mux(empty, i_bits, caught)),
         ]
         with m.If(empty):
-            m.d.comb += o_bits.eq(i_bits)
             m.d.sync += [caught.eq(i_bits), empty.eq(~self.i.valid | self.o.ready)]
         with m.Elif(self.o.ready):
             m.d.sync += empty.eq(1)
