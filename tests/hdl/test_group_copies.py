@@ -234,9 +234,9 @@ def test_random(seed):
 
 
 def test_timing():
-    """Others pass in the first or second cycle of their offer, their payloads with a cycle between;
-    copies come 3 cycles apart, their words without a pause and 3 cycles apart, if they are there
-    before the datagrams."""
+    """Others come a cycle after their offer, their payloads with a cycle between; copies come 4
+    cycles apart, their words without a pause and 3 cycles apart, if they are there before the
+    datagrams."""
     bench = Bench(0)
     words = 5
 
@@ -253,18 +253,18 @@ def test_timing():
         await bench.write(ctx, 0, [1, 2, 3])
         await offer(ctx, *[None] * 5)
         first = bench.offers[0]
-        assert [cycle for cycle, _ in bench.datagrams] == list(range(first, first + 10, 2))
+        assert [cycle for cycle, _ in bench.datagrams] == list(range(first + 1, first + 16, 3))
         cycles = [cycle - first for cycle, _ in bench.payload]
         assert cycles == [
-            2 + cycle for cycle in range(5 * (words + 1)) if (cycle + 1) % (words + 1)
+            3 + cycle for cycle in range(5 * (words + 1)) if (cycle + 1) % (words + 1)
         ]
         bench.datagrams.clear()
         bench.payload.clear()
         await offer(ctx, 0, None)
         first = bench.offers[5]
-        assert [cycle - first for cycle, _ in bench.datagrams] == [2, 5, 8, 10]
+        assert [cycle - first for cycle, _ in bench.datagrams] == [3, 7, 11, 14]
         cycles = [cycle - first for cycle, _ in bench.payload]
-        assert cycles[0] == 4
+        assert cycles[0] == 5
         for copy in (1, 2, 3):
             begin, end = copy * words, (copy + 1) * words
             assert cycles[begin] - cycles[begin - 1] <= 3

@@ -1012,7 +1012,7 @@ def test_the_next_datagram(opcode, form, words):
     frames = [good(opcode, size, **form) for size in range(6)]
     run = Run(frames, open_at=400).check([expected(octets) for octets in frames])
     times = run.datagram_times
-    assert [b - a for a, b in itertools.pairwise(times)] == [words + 1] * (len(times) - 1)
+    assert [b - a for a, b in itertools.pairwise(times)] == [words + 2] * (len(times) - 1)
 
 
 def test_room_for_datagrams():

@@ -70,7 +70,7 @@ class ReadArbiter(wiring.Component):
         m = Module()
         m.submodules.turns = turns = Turns(self._count, self._parked)
         # A bit for each client: that takes no decoder, and up to four no more LUT RAM.
-        m.submodules.order = order = Queue(self._count, OUTSTANDING, eager=False)
+        m.submodules.order = order = Queue(self._count, OUTSTANDING - 1, eager=False)
         bus = self.bus
 
         # Bursts to AR.
@@ -79,11 +79,14 @@ class ReadArbiter(wiring.Component):
         # From a register: so no path goes from the bus to a client.
         may = Signal(init=1)
         m.d.sync += may.eq(address_free & ~turns.grant & ~self.halt & order.i.ready)
+        # A burst is in order a cycle late, or later if there was no room: then none is granted.
+        m.d.sync += order.i.valid.eq(turns.grant | (order.i.valid & ~order.i.ready))
+        turn = data_register(m, order.i.payload)
+        with m.If(turns.grant):
+            m.d.sync += turn.eq(turns.turn)
         m.d.comb += [
             turns.requests.eq(Cat(client.bursts.valid for client in self.clients)),
             turns.may.eq(may),
-            order.i.payload.eq(turns.turn),
-            order.i.valid.eq(turns.grant),
             bus.arsize.eq(SIZE_8_OCTETS),
             bus.arburst.eq(INCR),
         ]
@@ -102,10 +105,14 @@ class ReadArbiter(wiring.Component):
         valid = Signal(self._count)
         taken = Cat(client.beats.ready for client in self.clients)
         free = ~(valid & ~taken).any()
-        m.d.comb += [bus.rready.eq(free), order.o.ready.eq(free & bus.rvalid & bus.rlast)]
+        # A word that is answered at once may come before its burst is in order.
+        m.d.comb += [
+            bus.rready.eq(free & order.o.valid),
+            order.o.ready.eq(free & bus.rvalid & bus.rlast),
+        ]
         with m.If(free):
             m.d.sync += [
-                valid.eq(Mux(bus.rvalid, order.o.payload, 0)),
+                valid.eq(Mux(bus.rvalid & order.o.valid, order.o.payload, 0)),
                 beat.data.eq(bus.rdata),
                 beat.last.eq(bus.rlast),
                 beat.error.eq(bus.rresp[1]),
@@ -120,5 +127,7 @@ class ReadArbiter(wiring.Component):
         for index, client in enumerate(self.clients):
             m.d.comb += [client.beats.payload.eq(beat), client.beats.valid.eq(valid[index])]
 
-        m.d.comb += self.idle.eq(~bus.arvalid & ~order.o.valid & ~valid.any() & ~(self.halt & may))
+        m.d.comb += self.idle.eq(
+            ~bus.arvalid & ~order.i.valid & ~order.o.valid & ~valid.any() & ~(self.halt & may)
+        )
         return m

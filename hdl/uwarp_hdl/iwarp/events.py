@@ -15,6 +15,7 @@ from amaranth.utils import exact_log2
 from uwarp.contract import EVENT, EVENT_TIME_LOG2, Counter, EventType, Parameters
 
 from ..choice import chosen, word_after
+from ..compare import at_least
 from ..data_register import data_register
 from ..interfaces import WriteClientSignature
 from ..layouts import EventRequest, EventRing, ReceivedTerminate, structure_layout
@@ -231,7 +232,7 @@ class FullQueues(wiring.Component):
         put = told.write_port()
         m.submodules.waiting = waiting = Queue(width, 16, registered=False)
         sweep = Signal(width)
-        cq = Signal(16, reset_less=True)
+        cq = Signal(width, reset_less=True)
         pending = Signal()
 
         # A touch takes the write port; a drop waits for the cycle after.
@@ -250,12 +251,12 @@ class FullQueues(wiring.Component):
             m.d.comb += [put.addr.eq(self.touched_cq), put.en.eq(1)]
         with m.Elif(pending):
             m.d.comb += [
-                waiting.i.valid.eq((cq < self._n_cq) & ~get.data),
+                waiting.i.valid.eq(~get.data),
                 put.addr.eq(cq),
                 put.data.eq(1),
                 put.en.eq(waiting.i.valid & waiting.i.ready),
             ]
             m.d.sync += pending.eq(0)
         with m.If(self.full):
-            m.d.sync += [pending.eq(1), cq.eq(self.full_cq)]
+            m.d.sync += [pending.eq(~at_least(self.full_cq, self._n_cq)), cq.eq(self.full_cq)]
         return m

@@ -262,7 +262,8 @@ class ReceivePrefetch(wiring.Component):
         with m.If(self.clear):
             m.d.sync += asked_next.eq(0)
         has_failed = Signal()
-        m.d.sync += has_failed.eq(self.event_requests.valid)
+        has_room = Signal()  # for a flight: only a burst, some cycles before the next, takes it
+        m.d.sync += [has_failed.eq(self.event_requests.valid), has_room.eq(flights.w_rdy)]
         with m.If(~self.waiting):
             m.d.sync += served.eq(0)
 
@@ -342,7 +343,7 @@ class ReceivePrefetch(wiring.Component):
                 with m.If((most != 0) & ((most >= stretch) | is_low)):
                     m.next = "BURST"
             with m.State("BURST"):
-                m.d.comb += burst.valid.eq(flights.w_rdy)
+                m.d.comb += burst.valid.eq(has_room)
                 with m.If(burst.valid & burst.ready):
                     m.d.comb += flights.w_en.eq(1)
                     m.d.sync += [issued.eq(1), again.eq(1)]

@@ -174,6 +174,7 @@ class RowTable(wiring.Component):
 
         address = Signal(len(sweep), reset_less=True, name=f"{name}_address")
         writes = Signal(2 * lanes, name=f"{name}_writes")
+        any_write = Signal(name=f"{name}_any_write")
         word = Signal(range(len(reads)), name=f"{name}_word")
         comes = Signal(2 * lanes, name=f"{name}_comes")
         with m.Switch(write.number):
@@ -186,6 +187,7 @@ class RowTable(wiring.Component):
         m.d.sync += [
             address.eq(Mux(self.busy, sweep, Cat(word, write.index))),
             writes.eq(Mux(self.busy, -1, Mux(write.store, comes, 0))),
+            any_write.eq(self.busy | write.store),
         ]
         two = len(ports) == 2
         width = 1 if two else 2  # of a memory, in half words
@@ -195,7 +197,7 @@ class RowTable(wiring.Component):
         ]
         if two:
             # One of the memory's ports reads and writes: a word, or what nobody looks at.
-            with m.If(writes.any()):
+            with m.If(any_write):
                 m.d.comb += addresses[0].eq(address)
         given = [Signal(32 * lanes, name=f"{name}_{side}") for side in range(len(ports))]
         for first in range(0, 2 * lanes, width):

@@ -14,7 +14,7 @@ The addresses of the IP header count for the UDP checksum as part of the pseudo 
 headers begin and end between lanes of 16 bits: only the end of the UDP datagram does not.
 """
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -244,15 +244,16 @@ class PayloadWindow(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        # The opcode comes in step 2, no payload before step 4: there is a cycle between for these.
+        # The opcode comes in step 2, no payload before step 4: there are two cycles for these.
         first_step = Signal(4)
+        length = Signal(signed(17), reset_less=True)
         is_empty = Signal()
         others = header_octets(self.opcode, UDP_HEADER + SEGMENT_CRC)
-        shortest = self.udp_length[: len(others)]
+        m.d.comb += self.length.eq(length)
         m.d.sync += [
             first_step.eq(header_octets(self.opcode, SEGMENT)[3:]),
-            data_register(m, self.length).eq(self.udp_length - others),
-            is_empty.eq(~self.udp_length[len(others) :].any() & (shortest <= others)),
+            length.eq(self.udp_length - others),
+            is_empty.eq(length[-1] | ~length[:-1].any()),
         ]
         # Comparisons of the bits that matter only.
         low = self.remainder[:4]

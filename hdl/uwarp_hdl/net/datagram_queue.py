@@ -89,8 +89,8 @@ class DatagramQueue(wiring.Component):
 
     A Datagram that finds none before it is offered in the cycle after ``commit``, or 6 cycles after
     the last word of its header. Others are offered as many cycles after the one before
-    them was taken as they have words, 4 (a Write by IPv4) to 9 (a Read Request by IPv6), and one,
-    or four if none waited behind that.
+    them was taken as they have words, 4 (a Write by IPv4) to 9 (a Read Request by IPv6), and two,
+    or five if none waited behind that.
 
     Fields: what a segment does not have is 0, and so is the immediate without the bit IM. A Send
     with Solicited Event (0x5) is solicited; else the bit SE counts where it is defined, in
@@ -148,10 +148,12 @@ class DatagramQueue(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         loaded = Signal()
-        taken = Signal()
+        # A Datagram leaves a cycle late, in which it is offered no more: what takes it is far.
+        takes, taken = Signal(), Signal()
         has_details, details = self._count(m, taken)
+        m.d.sync += taken.eq(takes)
         m.d.comb += [
-            taken.eq(self.o.valid & self.o.ready),
+            takes.eq(self.o.valid & self.o.ready),
             *(self.o.p[name].eq(details[name]) for name in _OTHERS[:-1]),
         ]
         # What was read of a Datagram that is discarded goes a cycle later.
@@ -159,7 +161,7 @@ class DatagramQueue(wiring.Component):
         m.d.sync += flush.eq(self.discard & ~self.waiting)
         word = Signal(_HeaderWord, reset_less=True)
         load, ends = Signal(_Load), Signal()
-        moves, staged = self._store(m, has_details, word, loaded, ends, flush)
+        moves, staged = self._store(m, has_details, word, loaded, ends, taken, flush)
 
         # A word's fields are taken, and with the last one all are there.
         m.d.sync += self.o.valid.eq((self.waiting | self.commit) & loaded)
@@ -169,7 +171,9 @@ class DatagramQueue(wiring.Component):
                 self.o.valid.eq((self.waiting | self.commit) & ends),
             ]
         with m.If(taken | flush):
-            m.d.sync += [loaded.eq(0), self.o.valid.eq(0)]
+            m.d.sync += loaded.eq(0)
+        with m.If(takes | taken | flush):
+            m.d.sync += self.o.valid.eq(0)
         # The first word of the next Datagram may be captured then, but none of what is cleared.
         restarts = Signal(init=1)
         m.d.sync += restarts.eq(taken | flush)
@@ -189,10 +193,10 @@ class DatagramQueue(wiring.Component):
         oldest, end = (Signal(range(depth), name=name) for name in ("oldest", "end"))
         level = Signal(range(depth + 1))
         is_one = Signal()  # ``level`` is 1
-        # A Datagram leaves a cycle late, in which it is offered no more: what takes it is far.
-        taken_before = Signal()
         full, has_details = Signal(), Signal()
         details = Signal(DatagramDetails, reset_less=True)
+        # It takes no frame's details for some cycles to come.
+        committed = Signal()
         # ``word`` was the last of its frame, and of a step that a Datagram's has: so no frame that
         # is none writes while the one before it is read.
         ended = Signal(2)
@@ -203,9 +207,9 @@ class DatagramQueue(wiring.Component):
             reader.addr.eq(oldest),
         ]
         m.d.sync += [
-            taken_before.eq(taken),
-            oldest.eq(oldest + taken_before),
-            end.eq(end + self.commit),
+            oldest.eq(oldest + taken),
+            committed.eq(self.commit),
+            end.eq(end + committed),
             full.eq(level[-1]),
             ended.eq(Cat(self.word.valid & self.word.last & (self.word.step >= 4), ended[0])),
             details.eq(reader.data),
@@ -218,7 +222,7 @@ class DatagramQueue(wiring.Component):
             m.d.sync += has_details.eq(~full)
         return has_details, details
 
-    def _store(self, m, has_details, word, loaded, ends, flush):
+    def _store(self, m, has_details, word, loaded, ends, taken, flush):
         """From ``self.word`` to ``word``, through the memory: whether that goes on, and whether it
         is there."""
         depth = 1 << (_WORDS * self._datagrams - 1).bit_length()
@@ -267,9 +271,7 @@ class DatagramQueue(wiring.Component):
         held_up, staged_held = Signal(), Signal()
         moves, stage_free = ~held_up, ~staged_held
         # What ``enabled & loaded``, and that with ``staged``, will be.
-        holds = (
-            Mux(loaded, enabled | staged, ends & staged) & ~(self.o.valid & self.o.ready) & ~flush
-        )
+        holds = Mux(loaded, enabled | staged, ends & staged) & ~taken & ~flush
         m.d.sync += [held_up.eq(holds), staged_held.eq(holds & (fetched | staged_held))]
         stuck = fetched & staged_held
         m.d.comb += [

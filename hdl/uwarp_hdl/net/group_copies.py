@@ -30,10 +30,10 @@ _AHEAD = 32
 class GroupCopies(wiring.Component):
     """Copy datagrams to groups to their members, in the order of the members.
 
-    Other datagrams and all payloads pass without latency, a datagram in two cycles at most; a
-    payload is only offered from the second cycle after its datagram's leaving on, and from that
-    after the payload before it. The first copy is offered 2 cycles after the datagram came, others
-    3 after the one before left.
+    Other datagrams are offered a cycle after they came, or two after the one before left; payloads
+    pass without latency, but only from the second cycle after their datagram's leaving on, and from
+    that after the payload before it. The first copy is offered 3 cycles after the datagram came,
+    others 4 after the one before left.
 
     Parameters
     ----------
@@ -106,27 +106,34 @@ class GroupCopies(wiring.Component):
             self.members.member.eq(member),
             leaves.eq(sink.valid & sink.ready),
         ]
-        m.d.sync += [
-            asked.eq(ask),
-            order.payload.eq(self.more),
-            order.valid.eq(leaves & (datagram.payload_length != 0)),
-        ]
+        m.d.sync += asked.eq(ask)
         with m.If(asked):
             m.d.sync += known.eq(1)
         with m.Elif(leaves):
             m.d.sync += known.eq(0)
 
-        m.d.comb += [
-            self.more.eq(datagram.group & ~is_last),
-            sink.payload.eq(datagram),
-            sink.valid.eq(source.valid & room & (~datagram.group | known)),
-            source.ready.eq(sink.ready & room & (~datagram.group | known & is_last)),
-        ]
+        # From registers, since what takes it is far, all that is not as it came.
+        qpn = Signal.like(datagram.qpn, reset_less=True)
+        is_copied, has_payload = Signal(reset_less=True), Signal(reset_less=True)
         m.d.sync += [
-            self.members.copied.eq(leaves & datagram.group & is_last),
-            self.events[Counter.RX_COPIES].eq(leaves & datagram.group & (member != 0)),
+            sink.valid.eq(source.valid & room & (~datagram.group | known) & ~leaves),
+            qpn.eq(datagram.qpn),
+            self.more.eq(datagram.group & ~is_last),
+            is_copied.eq(datagram.group & is_last),
+            has_payload.eq(datagram.payload_length != 0),
         ]
         with m.If(datagram.group):
-            m.d.comb += sink.payload.qpn.eq(self.members.qpn)
-        with m.If(leaves & datagram.group):
-            m.d.sync += member.eq(Mux(is_last, 0, member + 1))
+            m.d.sync += qpn.eq(self.members.qpn)
+        m.d.comb += [
+            sink.payload.eq(datagram),
+            sink.payload.qpn.eq(qpn),
+            source.ready.eq(leaves & ~self.more),
+        ]
+        m.d.sync += [
+            order.payload.eq(self.more),
+            order.valid.eq(leaves & has_payload),
+            self.members.copied.eq(leaves & is_copied),
+            self.events[Counter.RX_COPIES].eq(leaves & (member != 0)),
+        ]
+        with m.If(leaves):
+            m.d.sync += member.eq(Mux(self.more, member + 1, 0))

@@ -88,7 +88,7 @@ class GroupTable(wiring.Component):
             get_member.addr.eq(Cat(self.members.member[1:], self.members.row)),
             # No row is looked up while it is written. Since synthesis can see that, it adds no
             # logic behind the memory for its sake.
-            get_member.en.eq(~put_member.en | (self.members.row != index)),
+            get_member.en.eq(~put_member.en | (self.members.row != put_member.addr[-width:])),
             Cat(self.members.qpn, self.members.last).eq(members.word_select(is_odd[1], 17)),
         ]
         m.d.sync += [is_odd.eq(Cat(self.members.member[0], is_odd)), members.eq(get_member.data)]
@@ -101,12 +101,22 @@ class GroupTable(wiring.Component):
         left = Signal.like(under_way)
         pair = Signal(range(pairs))
         in_use = Signal()
+        # A cycle late: what gives the row is far.
+        puts, put = Signal(), Signal()
+        put_pair = Signal(len(put_member.addr), reset_less=True)
+        put_data = Signal(len(put_member.data), reset_less=True)
         word = self.write.data
         m.d.comb += [
             put_address.addr.eq(index),
             put_address.data.eq(Cat(row.address, in_use)),
-            put_member.addr.eq(Cat(pair, index)),
-            put_member.data.eq(
+            put_member.addr.eq(put_pair),
+            put_member.data.eq(put_data),
+            put_member.en.eq(put),
+        ]
+        m.d.sync += [
+            put.eq(puts),
+            put_pair.eq(Cat(pair, index)),
+            put_data.eq(
                 Cat(
                     word[:16],
                     row.count == Cat(Const(1, 1), pair),
@@ -140,7 +150,7 @@ class GroupTable(wiring.Component):
                 with m.If(self.write.number == _MEMBERS - 1):
                     m.next = "MEMBERS"
             with m.State("MEMBERS"):
-                m.d.comb += put_member.en.eq(1)
+                m.d.comb += puts.eq(1)
                 m.d.sync += pair.eq(pair + 1)
                 with m.If(pair == pairs - 1):
                     m.next = "ADDRESS"
