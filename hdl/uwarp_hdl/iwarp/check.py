@@ -56,6 +56,9 @@ _STATES = (
 #: Fields of a region that its tracker keeps for an open message.
 _HELD_FIELDS = ("dma_addr", "granule_log2", "map_base")
 
+#: Fields of a Read to be opened that are its peer's.
+_PEER_FIELDS = ("source_ip", "source_port")
+
 
 def receives(qp):
     return (qp.state == QpState.RTR) | (qp.state == QpState.RTS)
@@ -78,10 +81,12 @@ class SegmentCheck(wiring.Component):
     -------
     datagrams : In(stream of Datagram)
     read_openings : In(stream of ReadOpening)
+    open : In(1)
+        One of them may be taken.
     qp, region : Out(TableReadSignature)
         What is held back of ``qp`` is ``datagrams`` and ``read_openings``.
     qp_used : Out(1)
-        ``qp.index`` is in use in this cycle.
+        ``qp.index`` is in use in this cycle, or waits for ``open``.
     failed : In(failed_layout)
         QPs that have failed.
     look : Out(ReceiveLookupSignature)
@@ -100,6 +105,7 @@ class SegmentCheck(wiring.Component):
             {
                 "datagrams": In(stream.Signature(Datagram)),
                 "read_openings": In(stream.Signature(ReadOpening)),
+                "open": In(1),
                 "qp": Out(TableReadSignature(QP_ROW, exact_log2(parameters.n_qp), 4)),
                 "qp_used": Out(1),
                 "region": Out(TableReadSignature(REGION_ROW, exact_log2(parameters.n_region), 4)),
@@ -159,18 +165,22 @@ class SegmentCheck(wiring.Component):
         segment = self.segments.payload
         look = self.look
 
-        # A Read to be opened, chosen a cycle before, looks like a segment of its response.
+        # A Read to be opened, chosen a cycle before, looks like a segment of its response. Its
+        # peer's address comes a long way, so it is taken from a register.
         opening = self.read_openings.payload
+        peer = {name: Signal.like(opening[name], reset_less=True) for name in _PEER_FIELDS}
+        m.d.sync += [register.eq(opening[name]) for name, register in peer.items()]
         chosen = Signal()
         incoming = Signal(Datagram)
         incoming_valid = Signal()
         m.d.comb += [
             incoming.eq(self.datagrams.payload),
-            incoming_valid.eq(Mux(chosen, self.read_openings.valid, self.datagrams.valid)),
+            incoming_valid.eq(chosen | self.datagrams.valid),
         ]
         with m.If(chosen):
-            for name in ("qpn", "source_ip", "source_port", "msn", "mlen"):
+            for name in ("qpn", "msn", "mlen"):
                 m.d.comb += incoming[name].eq(opening[name])
+            m.d.comb += [incoming[name].eq(register) for name, register in peer.items()]
             m.d.comb += [
                 incoming.opcode.eq(Opcode.READ_RESPONSE_RECORD),
                 incoming.stag.eq(opening.lkey),
@@ -197,14 +207,14 @@ class SegmentCheck(wiring.Component):
             in_segment,
         ) = states.values()
         begins_qp, begins_region = Signal(), Signal()
-        self._read_rows(m, qp, region, begins_qp, begins_region, is_held)
-        takes = in_idle & incoming_valid
+        self._read_rows(m, qp, region, begins_qp, begins_region, is_held, in_idle & incoming_valid)
+        takes = in_idle & self.open & incoming_valid
         m.d.comb += [
-            self.datagrams.ready.eq(in_idle & ~chosen),
-            self.read_openings.ready.eq(in_idle & chosen),
+            self.datagrams.ready.eq(in_idle & self.open & ~chosen),
+            self.read_openings.ready.eq(in_idle & self.open & chosen),
             self.renew.eq(in_idle),
             self.begin.eq(in_receive),
-            look.lookup.eq(((in_idle | in_segment) & incoming_valid) | in_rows | in_receive),
+            look.lookup.eq(takes | (in_segment & incoming_valid) | in_rows | in_receive),
             look.qpn.eq(Mux(in_idle | in_segment, incoming.qpn, datagram.qpn)),
             # Nothing is read for a QP that is not up: its ring may be gone.
             look.waiting.eq(in_receive & is_send & receives(qp) & ~self.found & ~self.region.held),
@@ -282,7 +292,7 @@ class SegmentCheck(wiring.Component):
         fails = look.wrong | is_open
         doubts = (is_open != is_held) | doubtful
         following = {
-            "IDLE": (in_idle & ~incoming_valid) | (in_segment & self.segments.ready),
+            "IDLE": (in_idle & ~takes) | (in_segment & self.segments.ready),
             "ROWS": takes,
             "RECEIVE": (in_rows & (is_send | is_response))
             | (waits & ~posted)
@@ -302,7 +312,13 @@ class SegmentCheck(wiring.Component):
             | (in_segment & ~self.segments.ready),
         }
         m.d.sync += [states[name].eq(condition) for name, condition in following.items()]
-        m.d.sync += chosen.eq(self.read_openings.valid & ~Mux(in_idle, chosen, is_opening))
+        # It stays valid until it is taken: what is chosen is there.
+        opening_waits = Signal()
+        opening_leaves = self.read_openings.valid & self.read_openings.ready
+        m.d.sync += [
+            opening_waits.eq(self.read_openings.valid & ~opening_leaves),
+            chosen.eq(self.read_openings.valid & opening_waits & ~Mux(in_idle, chosen, is_opening)),
+        ]
 
         # Each register below is right two, three, ... cycles after the rows and stays so: the
         # states only count the cycles.
@@ -475,7 +491,7 @@ class SegmentCheck(wiring.Component):
         ]
         return m
 
-    def _read_rows(self, m, qp, region, begins_qp, begins_region, is_held):
+    def _read_rows(self, m, qp, region, begins_qp, begins_region, is_held, may_begin):
         """Rows, as they come, into registers: the first read of a QP's is asked for in the cycle
         with ``begins_qp``, of a region's in the last one with ``begins_region``, and what it gives
         is there two cycles later. With ``is_held`` the region is what its tracker says."""
@@ -488,7 +504,7 @@ class SegmentCheck(wiring.Component):
             m.d.sync += comes.eq(Mux(begins, 1, comes << 1))
             m.d.comb += port.word.eq(Mux(begins, 0, Cat(comes[0] | comes[2], comes[1] | comes[2])))
         qp_comes, region_comes = came
-        m.d.comb += self.qp_used.eq(begins_qp | qp_comes[:3].any())
+        m.d.comb += self.qp_used.eq(may_begin | qp_comes[:3].any())
 
         given = Signal(REGION_ROW)
         m.d.comb += given.eq(self.region.row)

@@ -167,6 +167,8 @@ class DatagramReceiver(wiring.Component):
         m.submodules.message_close = message_close = MessageClose(self._datagrams_ahead)
         m.submodules.faults = faults = FailedQueuePairs(parameters)
 
+        wiring.connect(m, wiring.flipped(self.datagrams), check.datagrams)
+        wiring.connect(m, wiring.flipped(self.read_openings), check.read_openings)
         wiring.connect(m, wiring.flipped(self.region), check.region)
         wiring.connect(m, wiring.flipped(self.doorbells), receive_queue.doorbells)
         wiring.connect(m, wiring.flipped(self.wqe_read), receive_queue.wqe_read)
@@ -208,17 +210,10 @@ class DatagramReceiver(wiring.Component):
             self.cq_full_cq.eq(dispatch.cq),
         ]
 
-        ready = Signal()
         # No datagram is looked at while a row is written.
-        m.d.sync += ready.eq(~(self.busy | self.qp.held | self.region.held))
+        m.d.sync += check.open.eq(~(self.busy | self.qp.held | self.region.held))
         m.d.comb += [
             self.busy.eq(receive_queue.busy | dispatch.busy | validity_map.busy | faults.busy),
-            check.datagrams.payload.eq(self.datagrams.payload),
-            check.datagrams.valid.eq(self.datagrams.valid & ready),
-            self.datagrams.ready.eq(check.datagrams.ready & ready),
-            check.read_openings.payload.eq(self.read_openings.payload),
-            check.read_openings.valid.eq(self.read_openings.valid & ready),
-            self.read_openings.ready.eq(check.read_openings.ready & ready),
             dispatch.read_room.eq(self.read_room),
             self.opened.eq(dispatch.read_answered),
             self.opened_ok.eq(dispatch.read_opened),
