@@ -388,6 +388,7 @@ class Segmenter(wiring.Component):
         appending = Signal()  # a message of the send rings
         # A message is looked up: one for each of its words.
         finds = Signal(len(MessageWord))
+        finding = Signal()  # one of them is
         empty = Signal()  # so is ``row``
         at_once = Signal()  # the list of the message that comes has its turn, if it was empty
         owner = Signal(list_layout)
@@ -465,7 +466,7 @@ class Segmenter(wiring.Component):
             self.turn.eq(owner.qpn),
             store_read.addr.eq(
                 Mux(
-                    finds.any(),
+                    finding,
                     Cat(finds[1] | finds[3], finds[2] | finds[3], row.head),
                     self.recall.as_value(),
                 )
@@ -473,7 +474,7 @@ class Segmenter(wiring.Component):
             note_read.addr.eq(Mux(finds[0], Cat(row.head, Const(1, 1)), self.recall.slot)),
             note_write.addr.eq(Cat(row.head, Const(0, 1))),
             note_write.data.eq(closing_msn),
-            self.recall_ready.eq(~finds.any()),
+            self.recall_ready.eq(~finding),
             self.recalled.eq(store_read.data),
             self.recalled_msn.eq(note_read.data),
             piece_read.addr.eq(Cat(row.piece, row.head)),
@@ -713,6 +714,7 @@ class Segmenter(wiring.Component):
         )
         m.d.comb += self.busy.eq(clearing)
         m.d.sync += [signal.eq(0) for signal in strobes]
+        m.d.sync += finding.eq(finds[:-1].any())
         # The list that is looked at next: responses come first, they are few, and their requests
         # hold up nobody.
         coming_list = Signal(list_layout)
@@ -786,12 +788,12 @@ class Segmenter(wiring.Component):
                 m.d.sync += goes_again.eq(empty & ~at_once)
                 m.next = "IDLE"
                 with m.If(empty & at_once):
-                    m.d.sync += finds[0].eq(1)
+                    m.d.sync += [finds[0].eq(1), finding.eq(1)]
                     m.next = "FIND"
 
             with m.State("LIST"):
                 m.d.comb += row_loads.eq(1)
-                m.d.sync += finds[0].eq(1)
+                m.d.sync += [finds[0].eq(1), finding.eq(1)]
                 m.next = "FIND"
 
             with m.State("FIND"):
