@@ -100,8 +100,6 @@ def _yosys(top: str, source: str, target: str, directory: Path) -> dict[str, Any
     _run([sys.executable, "-c", _YOSYS, *commands], directory)
     netlist: dict[str, Any] = json.loads((directory / target).read_text())
     fold(netlist["modules"][top])
-    fix_block_rams(Netlist(netlist["modules"][top]))
-    (directory / target).write_text(json.dumps(netlist))
     return netlist
 
 
@@ -244,7 +242,9 @@ def synthesise(
     for seed in range(1, seeds + 1):
         if known[f"seed {seed}"] is None:
             if not (directory / "pinned.json").exists():
-                _yosys("pinned", "pinned.v", "pinned.json", directory)
+                netlist = _yosys("pinned", "pinned.v", "pinned.json", directory)
+                fix_block_rams(Netlist(netlist["modules"]["pinned"]))
+                (directory / "pinned.json").write_text(json.dumps(netlist))
             mhz, path = _place(seed, speed, directory)
             known[f"seed {seed}"] = {"mhz": mhz, "path": [asdict(step) for step in path]}
         result = known[f"seed {seed}"]

@@ -153,18 +153,26 @@ class ClosedMessages(wiring.Component):
         # An insert may have been to the row that is looked at: then this is begun again.
         interval = Signal(range(SCRUB_INTERVAL))
         due = Signal()
-        m.d.sync += interval.eq(interval + 1)
+        # Whether its row was read comes late in its cycle, too.
+        is_read = Signal()
+        m.d.sync += [
+            interval.eq(interval + 1),
+            is_read.eq(~(sweeping | self.hold | inserting | stage[0]) & self.spare),
+        ]
         with m.If(interval == 0):
             m.d.sync += due.eq(1)
         with m.FSM(name="scrubber"):
             with m.State("READ"):
-                with m.If(due & read.en & self.spare & ~stage[0]):
+                with m.If(due):
                     m.next = "ROW"
-            for state, following in (("ROW", "AGE"), ("AGE", "COMPARE")):
-                with m.State(state):
-                    m.next = following
-                    with m.If(inserting):
-                        m.next = "READ"
+            with m.State("ROW"):
+                m.next = "AGE"
+                with m.If(inserting | ~is_read):
+                    m.next = "READ"
+            with m.State("AGE"):
+                m.next = "COMPARE"
+                with m.If(inserting):
+                    m.next = "READ"
             with m.State("COMPARE"):
                 m.next = "READ"
                 with m.If(~inserting):
