@@ -26,9 +26,9 @@ Made by `make resources`: do not edit. `uwarp synth UNIT` measures one unit.
 
 Each unit with the default parameters ({parameters}), alone on an {device}, speed grade {speed}:
 synthesised with Yosys (`synth_ecp5`) for what it takes, and once more between registers at its
-pins, placed and routed with nextpnr, for its clock. The clock is the median of {seeds}. A carry
-cell counts as two LUT4, a 16x4 RAM as six. The critical path is that of the median: delays in ns
-up to and through each place.{missing}
+pins, placed and routed with nextpnr, for its clock; the block RAMs get their places before that.
+The clock is the median of {seeds}. A carry cell counts as two LUT4, a 16x4 RAM as six. The critical
+path is that of the median: delays in ns up to and through each place.{missing}
 """
 
 
