@@ -123,7 +123,7 @@ async def wrong_octets_short(dut, stalled):
 @_test
 @_more_stalls
 async def wrong_octets_long(dut, stalled):
-    length = 42 + 30 + 1408 + 4
+    length = faults.record_octets(1408)
     count = length if SOAK else 20
     positions = random.Random(SEED).sample(range(length), count)
     await _play(dut, stalled, faults.wrong_octets, 1408, positions)
@@ -185,8 +185,7 @@ async def overload(dut):
 @_test
 @_more_stalls
 async def send_alignments(dut, stalled):
-    lengths = list(range(0, 1500 if SOAK else 260)) + list(range(1390, 1450))
-    lengths += [2815, 2816, 2817, 5000, 8895, 8896, 8897, 20000]
+    lengths = sending.telling_lengths(1500 if SOAK else 260)
     if stalled:
         lengths = [*random.Random(SEED).sample(lengths, 60), 20000]
     await _play(dut, stalled, sending.lengths_and_alignments, lengths)

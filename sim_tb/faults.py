@@ -22,16 +22,27 @@ from .receiving import receive_wqe
 from .stage import BENCH, IPV6, MAC, PEER_IP, PEER_IPV6, PEER_MAC, Stage
 from .stage import IP as OUR_IP
 
-__all__ = ["cut_frames", "every_reason", "flagged_frames", "overload", "wrong_octets"]
+__all__ = [
+    "cut_frames",
+    "every_reason",
+    "flagged_frames",
+    "overload",
+    "record_octets",
+    "wrong_octets",
+]
 
 _GROUP_PORT = 5353
 _SOURCE_MAC = range(6, 12)  # covered by the FCS alone
 
 
+def record_octets(payload: int) -> int:
+    """Of a frame with one Write-Record, without FCS."""
+    return max(60, 42 + 30 + payload + 4)
+
+
 async def wrong_octets(stage: Stage, payload: int, positions: list[int] | None = None) -> None:
     """P9: one wrong octet in each frame; only source MAC and padding may be wrong without harm."""
-    length = max(60, 42 + 30 + payload + 4)
-    places = list(positions if positions is not None else range(length))
+    places = list(positions if positions is not None else range(record_octets(payload)))
     before = await stage.placed()
     harmless = 0
     frames = []

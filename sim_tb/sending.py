@@ -13,6 +13,7 @@ __all__ = [
     "lengths_and_alignments",
     "send_errors",
     "several_senders",
+    "telling_lengths",
 ]
 
 _RING = 60
@@ -63,6 +64,12 @@ async def _run(stage: Stage, work: list[tuple[int, dict[str, int]]]) -> None:
         for qpn in sorted({qpn for qpn, _ in batch}):
             await stage.post_send(qpn, *(fields for owner, fields in batch if owner == qpn))
         await stage.check()
+
+
+def telling_lengths(short: int = 260) -> list[int]:
+    """Lengths of messages up to ``short``, beside where they are cut, and of more than the largest
+    MTU takes."""
+    return [*range(short), *range(1390, 1450), 2815, 2816, 2817, 5000, 8895, 8896, 8897, 20000]
 
 
 async def lengths_and_alignments(stage: Stage, lengths: list[int]) -> None:

@@ -30,9 +30,7 @@ from uwarp.device import build
 from uwarp.wire import Opcode
 
 #: Octets of a frame whose payload are 1408, of a sample of which each is wrong in turn.
-PLACES = random.Random(1).sample(range(42 + 30 + 1408 + 4), 120)
-#: Messages from the empty one to more than the largest MTU takes, and beside where they are cut.
-LENGTHS = [*range(260), *range(1390, 1450), 2815, 2816, 2817, 5000, 8895, 8896, 8897, 20000]
+PLACES = random.Random(1).sample(range(faults.record_octets(1408)), 120)
 SCENARIOS: dict[str, Callable[[Stage], Awaitable[object]]] = {
     "large messages": lambda stage: receiving.large_messages(stage, 2),
     "received Sends": receiving.received_sends,
@@ -41,7 +39,9 @@ SCENARIOS: dict[str, Callable[[Stage], Awaitable[object]]] = {
     "cut frames": lambda stage: faults.cut_frames(stage, 40),
     "cut headers": headers.cut_headers,
     "wrong octets in headers": headers.wrong_octets_in_headers,
-    "send alignments": lambda stage: sending.lengths_and_alignments(stage, LENGTHS),
+    "send alignments": lambda stage: sending.lengths_and_alignments(
+        stage, sending.telling_lengths()
+    ),
     "several senders": sending.several_senders,
     "both directions": lambda stage: sending.both_directions(stage, 4),
     "send errors": sending.send_errors,

@@ -21,9 +21,6 @@ __all__ = ["fold_output_registers"]
 
 _WHOLE_WIDTH = 36
 
-#: A register's enable, and at which value it enables; a register without one is always enabled.
-Enable = tuple[Net, str]
-
 
 def _is_whole_width(netlist: Netlist, name: str) -> bool:
     """Whether the RAM has one read port, B, with 18 bits at DOA and 18 at DOB."""
@@ -31,9 +28,9 @@ def _is_whole_width(netlist: Netlist, name: str) -> bool:
     return {int(parameters[f"DATA_WIDTH_{side}"], 2) for side in "AB"} == {_WHOLE_WIDTH}
 
 
-def _register(netlist: Netlist, name: str, port: str, clock: Net) -> tuple[str, Enable] | None:
-    """The flip-flop that alone reads an output of a block RAM, and its enable; None if the output
-    register can't take its place."""
+def _register(netlist: Netlist, name: str, port: str, clock: Net) -> str | None:
+    """The flip-flop that alone reads an output of a block RAM; None if the output register can't
+    take its place."""
     readers = netlist.read_from(name, port)
     if len(readers) != 1:
         return None
@@ -47,13 +44,7 @@ def _register(netlist: Netlist, name: str, port: str, clock: Net) -> tuple[str, 
         and netlist.pin(register, "CLK") == clock
         and netlist.pin(register, "LSR") == "0"
     )
-    if not plain:
-        return None
-    enable = parameters["CEMUX"].strip()
-    return register, ("1", "OCE") if enable == "1" else (
-        netlist.pin(register, "CE"),
-        "OCE" if enable == "CE" else "INV",
-    )
+    return register if plain else None
 
 
 def _fold_port(netlist: Netlist, name: str, sides: str) -> None:
@@ -61,18 +52,17 @@ def _fold_port(netlist: Netlist, name: str, sides: str) -> None:
     cell = netlist.cells[name]
     control = sides[-1]
     registers: dict[str, str] = {}
-    enables: set[Enable] = set()
     for port in [port for side in sides for port in cell["connections"] if port[:3] == "DO" + side]:
         if not netlist.read_from(name, port):
             continue
-        found = _register(netlist, name, port, netlist.pin(name, f"CLK{control}"))
-        if found is None:
+        register = _register(netlist, name, port, netlist.pin(name, f"CLK{control}"))
+        if register is None:
             return
-        registers[port] = found[0]
-        enables.add(found[1])
-    if len(enables) != 1:
+        registers[port] = register
+    enables = {netlist.enable(register) for register in registers.values()}
+    if len(enables) != 1 or None in enables:
         return
-    ((enable, polarity),) = enables
+    ((enable, enabled),) = filter(None, enables)
     for port, register in registers.items():
         result = netlist.pin(register, "Q")
         netlist.remove(register)
@@ -80,7 +70,7 @@ def _fold_port(netlist: Netlist, name: str, sides: str) -> None:
     for side in sides:
         cell["parameters"][f"REGMODE_{side}"] = "OUTREG"
     netlist.connect(name, f"OCE{control}", enable)
-    cell["parameters"][f"OCE{control}MUX"] = "INV" if polarity == "INV" else f"OCE{control}"
+    cell["parameters"][f"OCE{control}MUX"] = f"OCE{control}" if enabled else "INV"
 
 
 def fold_output_registers(netlist: Netlist) -> None:

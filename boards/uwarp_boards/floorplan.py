@@ -28,7 +28,7 @@ import mtkahypar
 import numpy as np
 from numpy.typing import NDArray
 
-from .netlist import Netlist
+from .netlist import Net, Netlist
 
 __all__ = ["SITES", "fix_block_rams"]
 
@@ -98,6 +98,13 @@ class _Rectangle:
         )
 
 
+def _is_late(netlist: Netlist, net: Net) -> bool:
+    name, port = netlist.driver[net]
+    parameters = netlist.cells[name]["parameters"]
+    is_block_ram = netlist.kind(name) == "DP16KD"
+    return is_block_ram and parameters.get(f"REGMODE_{port[2]}") != "OUTREG"
+
+
 @cache
 def _partitioner() -> mtkahypar.Initializer:
     """Once a process; with one thread."""
@@ -115,12 +122,6 @@ class _Placement:
         self._nets: list[NDArray[np.int64]] = []
         self._costs: list[int] = []
         self._nets_of: dict[int, list[int]] = defaultdict(list)
-
-        def is_late(name: str, port: str) -> bool:
-            parameters = netlist.cells[name]["parameters"]
-            is_block_ram = netlist.kind(name) == "DP16KD"
-            return is_block_ram and parameters.get(f"REGMODE_{port[2]}") != "OUTREG"
-
         for net, readers in netlist.readers.items():
             if isinstance(net, str) or net not in netlist.driver:
                 continue
@@ -130,7 +131,7 @@ class _Placement:
                 for pin in pins:
                     self._nets_of[pin].append(len(self._nets))
                 self._nets.append(np.array(sorted(pins)))
-                self._costs.append(_LATE_NET if is_late(*netlist.driver[net]) else _NET)
+                self._costs.append(_LATE_NET if _is_late(netlist, net) else _NET)
         ffs = sum(kind == "TRELLIS_FF" for kind in kinds)
         tiles = max(ffs, sum(self._areas) - ffs) / (_PER_TILE * _DENSITY)
         tiles = max(tiles, _FEWEST_TILES**2)

@@ -1,4 +1,4 @@
-"""A unit with a register at each pin, behind two pins: what timing analysis of a unit alone takes.
+"""A unit with a register at each pin, behind three pins: for the timing analysis of a unit alone.
 
 The inputs are a shift register fed from one pin; the outputs are registered and XORed together in a
 pipelined tree that ends at another. So no path but the unit's own, and the unit's paths from and to

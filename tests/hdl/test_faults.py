@@ -122,7 +122,6 @@ def test_faults_and_rows_written_at_once(n_qp):
             assert recent.valid == (before is not None)
             if before is not None:
                 assert recent.qpn == before
-            if before is not None:
                 failed.add(before)
             failed.discard(ended)
             collisions += None not in (ended, faulty)

@@ -704,17 +704,18 @@ class Dispatch(wiring.Component):
             data_register(m, driven)
             for driven in (trackers.mark_index, trackers.head, trackers.tail, self.marks.payload)
         )
+        begins = issue & plan.mark & has_payload
         with m.FSM(name="marking"):
             with m.State("IDLE"):
                 m.d.sync += [
-                    counts.eq(issue & plan.mark & has_payload & covers_inner),
+                    counts.eq(begins & covers_inner),
                     index.eq(tracker),
                     head.eq(covers_head),
                     tail.eq(covers_tail),
                     mark.first.eq(Cat(covered.low[:6], segment.map_base[6:] + covered.low[6:])),
                     mark.last.eq(Cat(inner_last[:6], segment.map_base[6:] + inner_last[6:])),
                 ]
-                with m.If(issue & plan.mark & has_payload):
+                with m.If(begins):
                     m.d.sync += marking.eq(1)
                     m.next = "EDGES_READ"
                     with m.If(covers_inner):

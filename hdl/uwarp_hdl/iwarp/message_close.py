@@ -119,17 +119,20 @@ class MessageClose(wiring.Component):
             self.ending.active.eq(active),
         ]
 
+        def begin(count):
+            m.d.sync += [left.eq(count), none_left.eq(count == 0)]
+
         def count_down(event, following, count):
             """Until ``left`` is 0; then begin with ``count`` of what follows."""
             with m.If(none_left):
-                m.d.sync += [left.eq(count), none_left.eq(count == 0)]
+                begin(count)
                 m.next = following
             with m.Elif(event):
                 m.d.sync += [left.eq(left - 1), none_left.eq(left == 1)]
 
         with m.FSM():
             with m.State("IDLE"):
-                m.d.sync += [left.eq(_FRAME_CYCLES), none_left.eq(0)]
+                begin(_FRAME_CYCLES)
                 with m.If(self.request.active):
                     m.next = "ARRIVING"
             with m.State("ARRIVING"):
@@ -141,7 +144,7 @@ class MessageClose(wiring.Component):
                     m.d.sync += no_opening.eq(1)
                 with m.If(gone):
                     with m.If(no_opening):
-                        m.d.sync += [left.eq(inside), none_left.eq(inside == 0)]
+                        begin(inside)
                         m.next = "INSIDE"
                 with m.Else():
                     m.d.sync += [
@@ -154,11 +157,8 @@ class MessageClose(wiring.Component):
                 count_down(settled, "SCAN", 0)
             with m.State("SCAN"):
                 with m.If(late["ended"]):
-                    m.d.sync += [
-                        active.eq(0),
-                        left.eq(self.held),
-                        none_left.eq(self.held == 0),
-                    ]
+                    m.d.sync += active.eq(0)
+                    begin(self.held)
                     m.next = "HELD"
             with m.State("HELD"):
                 count_down(late["leaves"], "TAKEN", _COMPLETION_CYCLES)
