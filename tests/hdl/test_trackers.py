@@ -316,7 +316,10 @@ def test_names_of_one_digest(field):
             assert await look(ctx, number) == (100 * number, number - 2)
             for _ in range(20):
                 other = rng.choice((3, 4, 5))
-                assert await begin(ctx, other, rng.randrange(1, 4)) == (other == 3)
+                # Which of several is the lowest is known a cycle after they are found.
+                delay = rng.randrange(1, 4)
+                own = await begin(ctx, other, delay)
+                assert own == (other == 3) or (not own and delay == 1)
         assert await look(ctx, 6) == (None, 3)
         assert await look(ctx, 5) == (500, 3)
         await strobe(ctx, (dut, "close"), close_index=1)

@@ -209,6 +209,8 @@ class Dispatch(wiring.Component):
         looking = Signal(init=1)  # in LOOKUP
         issuing = Signal()
         issue = Signal()
+        has_room = Signal()
+        goes = Signal()  # in ISSUE, and nothing speaks against it but a mismatch
         finishing = Signal()  # in FINISH
         finish_now = Signal()
         unfit = Signal()
@@ -333,8 +335,16 @@ class Dispatch(wiring.Component):
         with m.Else():
             m.d.sync += usual.segment.eq(1)
 
-        def issue_plan():
+        def may_go(lacks_credit=0, opens=0):
+            """It is issued in the next cycle, unless it ``lacks_credit``, or ``opens`` a message
+            whose bits in the map may still be those of the last one in the same place."""
+            gets_credit = has_credit | (granted.valid & granted.payload)
+            is_idle = ~opens | self.snapshot_idle
+            m.d.sync += goes.eq(has_room & ~(lacks_credit & ~gets_credit) & is_idle)
+
+        def issue_plan(**conditions):
             m.d.sync += issuing.eq(1)
+            may_go(**conditions)
             m.next = "ISSUE"
 
         def finish(**fields):
@@ -464,6 +474,7 @@ class Dispatch(wiring.Component):
         place = trackers.place
         same_place = equal(m, Cat(place.stag, place.base), Cat(datagram.stag, segment.base))
         same_length = equal(m, place.mlen, datagram.mlen)
+        m.d.sync += goes.eq(0)
         with m.FSM() as fsm:
             with m.State("LOOKUP"):
                 with m.If(completes | expires):
@@ -539,7 +550,9 @@ class Dispatch(wiring.Component):
                     with m.If(has_credit):
                         m.next = "RELEASE"
                 with m.Else():
-                    issue_plan()
+                    issue_plan(
+                        lacks_credit=usual.awaits & ~turned_down, opens=usual.open & ~turned_down
+                    )
 
             with m.State("RELEASE"):
                 m.d.comb += [
@@ -559,8 +572,11 @@ class Dispatch(wiring.Component):
                     m.next = "LOOKUP"
                     with m.If(plan.complete):
                         m.next = "FINISH"
+                with m.Else():
+                    may_go(lacks_credit=plan.awaits, opens=plan.open)
                 # Of which neither lets it be issued.
                 with m.If(refused | mismatch):
+                    may_go()
                     m.d.sync += [
                         mismatch.eq(0),
                         plan.eq(0),
@@ -614,24 +630,11 @@ class Dispatch(wiring.Component):
         # for its row in FINISH. Only what is given out here takes of the room, so that it is still
         # there then.
         places_now = has_payload & ~plan.unplaced
-        room = Signal()
         room_to_close = Signal()
-        # A close is some cycles before an opening.
-        map_idle = Signal()
-        m.d.sync += [
-            map_idle.eq(self.snapshot_idle),
-            room.eq(self.places.ready & ~self.crowded & self.entries.ready),
-            room_to_close.eq(self.entries.ready & self.snapshots.ready),
-        ]
+        m.d.sync += room_to_close.eq(self.entries.ready & self.snapshots.ready)
         m.d.comb += [
-            issue.eq(
-                issuing
-                & room
-                & (~plan.awaits | has_credit)
-                & ~mismatch
-                # The new message's bits may still be those of the last one in the same place.
-                & (~plan.open | map_idle)
-            ),
+            has_room.eq(self.places.ready & ~self.crowded & self.entries.ready),
+            issue.eq(goes & ~mismatch),
             self.places.valid.eq(issue & has_payload),
             self.places.payload.address.eq(segment.address),
             self.places.payload.qpn.eq(datagram.qpn),

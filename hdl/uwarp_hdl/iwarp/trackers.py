@@ -51,6 +51,23 @@ def lowest_set(bits):
     return Cat(Mux(low, lowest_set(bits[:half]), lowest_set(bits[half:])), ~low)
 
 
+def _is_several(bits):
+    """Whether more than one bit is set."""
+    if len(bits) == 1:
+        return C(0, 1)
+    low, high = bits[: len(bits) // 2], bits[len(bits) // 2 :]
+    return _is_several(low) | _is_several(high) | (low.any() & high.any())
+
+
+def _number(one_hot):
+    """The number of the bit that is set."""
+    digits = range(exact_log2(len(one_hot)))
+    numbers = range(len(one_hot))
+    return Cat(
+        Cat(one_hot[number] for number in numbers if number >> digit & 1).any() for digit in digits
+    )
+
+
 def _below(a, b):
     """Whether a < b: the borrow of a - b."""
     return (a - b)[len(a)]
@@ -102,7 +119,8 @@ class Trackers(wiring.Component):
         ... where its message lies: ``start`` two cycles after that, the rest three.
     name, own : In, Out(1)
         ... six cycles after that: its message has this name, which was there four cycles before;
-        not if another has come into its place since.
+        not if another has come into its place since, nor of several with its digest that were
+        found in the very cycle of ``begin``.
         Only to be asked for the ``digest`` that this name has: what of it follows from that is not
         compared.
     seen, found_index : Out
@@ -236,16 +254,23 @@ class Trackers(wiring.Component):
         m.d.comb += lowest_free.eq(lowest_set(~opened))
         # Not from ``lowest_free``, for a shorter path. Of no meaning if none is free.
         m.d.sync += is_free.eq(Cat(~opened[i] & opened[:i].all() for i in range(n)))
+        # Open and no stranger. A name is a stranger's as long as it is there; the others are told
+        # apart once more.
+        eligible, stranger = Signal(n), Signal(n)
+        with m.If(self.renew | self.open):
+            m.d.sync += eligible.eq(opened)
+        with m.Else():
+            m.d.sync += eligible.eq(eligible & ~stranger)
         matches = Signal(n)
         for i in range(n):
             digest = Signal(DIGEST_WIDTH, name=f"digest{i}", reset_less=True)
             with m.If(self.open & is_free[i]):
-                m.d.sync += opened[i].eq(1)
+                m.d.sync += [opened[i].eq(1), eligible[i].eq(1)]
             with m.If(is_free[i] & ~opened[i]):
                 m.d.sync += digest.eq(self.opened_digest)
             with m.If(self.close & (self.close_index == i)):
-                m.d.sync += opened[i].eq(0)
-            m.d.comb += matches[i].eq(opened[i] & equal(m, digest, self.digest))
+                m.d.sync += [opened[i].eq(0), eligible[i].eq(0)]
+            m.d.comb += matches[i].eq(eligible[i] & equal(m, digest, self.digest))
         # ``open`` comes late in its cycle, so what it opens is written in the next four.
         writing = Signal(4)
         written_index = Signal(range(n), reset_less=True)
@@ -260,7 +285,7 @@ class Trackers(wiring.Component):
 
         m.d.sync += [self.free_index.eq(lowest_free), self.free.eq(~opened.all())]
         self._keep_rows(m, writing, written_index)
-        self._identify(m, matches, writing, written_index)
+        self._identify(m, matches, eligible, stranger, writing, written_index)
 
         shape = progress_layout(self._parameters)
         m.submodules.progresses = progresses = memory.Memory(shape=shape, depth=n, init=[])
@@ -398,8 +423,9 @@ class Trackers(wiring.Component):
             m.d.comb += [self.row[name].eq(word[name]) for name in fields]
         m.d.comb += [self.place[name].eq(second[name]) for name in words[1][1]]
 
-    def _identify(self, m, matches, writing, written_index):
-        """Which of those with the digest is the message: spans and names, in four words."""
+    def _identify(self, m, matches, eligible, stranger, writing, written_index):
+        """Which of those with the digest is the message: spans and names, in four words. Who is
+        not is ``stranger``."""
         n = self._parameters.n_tracker
         span_shape = span_layout(self._parameters)
         map_base = self.opened.map_base
@@ -431,17 +457,24 @@ class Trackers(wiring.Component):
             shape=width, depth=len(heads) * n, init=[], attrs=_BLOCK_RAM | {"no_rw_check": 1}
         )
         read, write = names.read_port(), names.write_port()
-        strangers = Signal(n)
         candidates = Signal(n)
-        lowest, before = Signal(range(n)), Signal(range(n), reset_less=True)
+        # Of one candidate its number is the OR of what each adds to it, two gates in front of the
+        # address. Of several it is of no meaning, and the lowest is looked at a cycle later: of
+        # those that will be left then.
+        left = candidates & eligible
+        several = Signal()
+        lowest = Signal(range(n), reset_less=True)
+        looked_at, before = Signal(range(n)), Signal(range(n), reset_less=True)
         turn, turn_next = Signal(2), Signal(2)
         is_read, is_word = Signal(len(heads)), Signal(len(heads))
         word = Signal(width, reset_less=True)
         m.d.sync += [
-            candidates.eq(matches & ~strangers),
-            self.found.eq((matches & ~strangers).any()),
+            candidates.eq(matches),
+            self.found.eq(matches.any()),
             self.seen.eq(self.found),
-            self.found_index.eq(lowest),
+            several.eq(_is_several(left)),
+            lowest.eq(lowest_set(left)),
+            self.found_index.eq(looked_at),
             before.eq(self.found_index),
             turn_next.eq(turn + 1),
             is_read.eq(Mux(read.en, 1 << turn, 0)),
@@ -452,9 +485,9 @@ class Trackers(wiring.Component):
             m.d.sync += turn_next.eq(0)
         m.d.comb += [
             self.match.eq(candidates),
-            lowest.eq(lowest_set(candidates)),
+            looked_at.eq(Mux(several, lowest, _number(candidates))),
             turn.eq(Mux(self.begin, 0, turn_next)),
-            read.addr.eq(Cat(turn, lowest)),
+            read.addr.eq(Cat(turn, looked_at)),
             read.en.eq(~writing[0]),
             write.addr.eq(Cat(writing[1] | writing[3], writing[2] | writing[3], written_index)),
             write.data.eq(
@@ -510,10 +543,7 @@ class Trackers(wiring.Component):
         m.d.comb += self.sure.eq(~self.seen | (settled[-1] & self.own))
         # Of ``before``: which is found has maybe changed a cycle ago, because of this.
         with m.If(settled[-1] & ~self.own & ~unsettled):
-            m.d.sync += strangers.bit_select(before, 1).eq(1)
-        # A name is a stranger's as long as it is there. The others are told apart once more.
-        with m.If(self.renew | self.open):
-            m.d.sync += strangers.eq(0)
+            m.d.comb += stranger.eq(1 << before)
 
     def _find_overlaps(self, m, opened, writing):
         """Tracker ``banks * step + bank`` is in row ``step`` of its bank."""
