@@ -216,7 +216,8 @@ class Dispatch(wiring.Component):
         unfit = Signal()
         opens_send = Signal()
         unfit_reason = Signal(Counter)
-        mismatch = Signal()  # with the tracker's row
+        mismatches = Signal(3)  # with parts of the tracker's row
+        mismatch = mismatches.any()
 
         chosen = Signal(range(n + 1))
         closing_status = Signal(Status, reset_less=True)
@@ -400,7 +401,7 @@ class Dispatch(wiring.Component):
         m.d.comb += gap.eq(covered.high - covered.low)
         m.d.sync += [
             inner_last.eq(covered.high - 1),
-            covers_inner.eq(whole & gap.any()),
+            covers_inner.eq(whole & ~equal(m, covered.high, covered.low)),
             covers_head.eq(segment.starts & (segment.ends | whole)),
             covers_tail.eq(segment.ends & (segment.starts | whole)),
         ]
@@ -457,7 +458,7 @@ class Dispatch(wiring.Component):
                 names_place.eq(incoming.datagram.opcode.matches(*RECORD_OPCODES)),
                 found.eq(trackers.seen),
                 tracker.eq(trackers.found_index),
-                mismatch.eq(0),
+                mismatches.eq(0),
                 plan.eq(0),
                 plan.drop.eq(incoming.drop),
                 plan.dropped.eq(incoming.drop != 0),
@@ -472,7 +473,8 @@ class Dispatch(wiring.Component):
             ]
         turned_down = closed.hit | refuses | (refuses_conflicts & conflicts)
         place = trackers.place
-        same_place = equal(m, Cat(place.stag, place.base), Cat(datagram.stag, segment.base))
+        same_stag = equal(m, place.stag, datagram.stag)
+        same_base = equal(m, place.base, segment.base)
         same_length = equal(m, place.mlen, datagram.mlen)
         m.d.sync += goes.eq(0)
         with m.FSM() as fsm:
@@ -516,7 +518,9 @@ class Dispatch(wiring.Component):
                     m.next = "DECIDE"
 
             with m.State("VERIFY"):
-                m.d.sync += mismatch.eq((names_place & ~same_place) | ~same_length)
+                m.d.sync += mismatches.eq(
+                    Cat(names_place & ~same_stag, names_place & ~same_base, ~same_length)
+                )
                 finish(mark=1)
 
             with m.State("DECIDE"):
@@ -578,7 +582,7 @@ class Dispatch(wiring.Component):
                 with m.If(refused | mismatch):
                     may_go()
                     m.d.sync += [
-                        mismatch.eq(0),
+                        mismatches.eq(0),
                         plan.eq(0),
                         plan.drop.eq(
                             Mux(refused, Counter.DROP_CQ_FULL, Counter.DROP_RECORD_MISMATCH)

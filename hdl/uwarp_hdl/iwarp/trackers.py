@@ -139,9 +139,9 @@ class Trackers(wiring.Component):
         The row that is read: of it ``place`` with ``look``; all of it from ``first`` on, without
         ``look``, and row ``n_tracker`` from two cycles after ``keep`` on, while ``index`` stays.
     place : Out
-        Two cycles after ``look``: fields of that row.
+        Two cycles after ``look``, and only then: fields of that row.
     row : Out
-        Two cycles after ``first`` what of ``start``, ``end``, ``granule_log2`` and ``others`` it
+        Three cycles after ``first`` what of ``start``, ``end``, ``granule_log2`` and ``others`` it
         has, and in ...
     there : Out(1)
         ... all of it. Not to be looked at in the cycle after ``first``.
@@ -384,7 +384,8 @@ class Trackers(wiring.Component):
         )
         # It stays at the last word, of which ``advance`` takes the name's high part.
         turn, turn_next = Signal(2), Signal(2)
-        is_read = Signal(len(words))
+        is_read, is_word = Signal(len(words)), Signal(len(words))
+        word = Signal(rows.shape, reset_less=True)
         m.d.comb += [
             turn.eq(Mux(self.look, 1, Mux(self.first | keeping[1], 0, turn_next))),
             read.addr.eq(Cat(turn, self.index)),
@@ -401,27 +402,33 @@ class Trackers(wiring.Component):
         m.d.sync += [
             turn_next.eq(Mux(turn.all(), turn, turn + 1)),
             is_read.eq(1 << turn),
-            self.there.eq(is_read[-1]),
+            is_word.eq(is_read),
+            word.eq(read.data),
         ]
-        # Straight from the memory into registers. The first one's name is a part on its own.
+        # ``word``, the memory's own register, is the row's last word as long as the row stays.
+        # The first one's name is a part on its own.
         name_word = data_register(m, self.name_word)
         rest = Signal(shapes[0].size - len(name_word), reset_less=True)
-        second, third, fourth = (
+        second, third = (
             Signal(word_shape, name=name, reset_less=True)
-            for name, word_shape in zip(("second", "third", "fourth"), shapes[1:], strict=True)
+            for name, word_shape in zip(("second", "third"), shapes[1:3], strict=True)
         )
-        with m.If(is_read[0] | self.advance):
-            m.d.sync += name_word.eq(read.data)
-        with m.If(is_read[0]):
-            m.d.sync += rest.eq(read.data[len(name_word) :])
-        for number, word in ((1, second), (2, third), (3, fourth)):
-            with m.If(is_read[number]):
-                m.d.sync += word.as_value().eq(read.data)
+        with m.If(is_word[0] | self.advance):
+            m.d.sync += name_word.eq(word)
+        with m.If(is_word[0]):
+            m.d.sync += rest.eq(word[len(name_word) :])
+        for number, kept in ((1, second), (2, third)):
+            with m.If(is_word[number]):
+                m.d.sync += kept.as_value().eq(word)
         first = data.View(shapes[0], Cat(name_word, rest))
-        m.d.comb += self.row.name.eq(Cat(first.name, fourth.name))
-        for (_, fields), word in zip(words, (first, second, third, fourth), strict=True):
-            m.d.comb += [self.row[name].eq(word[name]) for name in fields]
-        m.d.comb += [self.place[name].eq(second[name]) for name in words[1][1]]
+        looked_at, fourth = (data.View(shapes[n], word[: shapes[n].size]) for n in (1, 3))
+        m.d.comb += [
+            self.row.name.eq(Cat(first.name, fourth.name)),
+            self.there.eq(is_word[-1]),
+        ]
+        for (_, fields), kept in zip(words, (first, second, third, fourth), strict=True):
+            m.d.comb += [self.row[name].eq(kept[name]) for name in fields]
+        m.d.comb += [self.place[name].eq(looked_at[name]) for name in words[1][1]]
 
     def _identify(self, m, matches, eligible, stranger, writing, written_index):
         """Which of those with the digest is the message: spans and names, in four words. Who is
@@ -459,9 +466,8 @@ class Trackers(wiring.Component):
         read, write = names.read_port(), names.write_port()
         candidates = Signal(n)
         # Of one candidate its number is the OR of what each adds to it, two gates in front of the
-        # address. Of several it is of no meaning, and the lowest is looked at a cycle later: of
-        # those that will be left then.
-        left = candidates & eligible
+        # address. Of several it is of no meaning, and the lowest is looked at a cycle later. Whether
+        # there are several is known of those that will be left then: of two the other comes at once.
         several = Signal()
         lowest = Signal(range(n), reset_less=True)
         looked_at, before = Signal(range(n)), Signal(range(n), reset_less=True)
@@ -472,8 +478,8 @@ class Trackers(wiring.Component):
             candidates.eq(matches),
             self.found.eq(matches.any()),
             self.seen.eq(self.found),
-            several.eq(_is_several(left)),
-            lowest.eq(lowest_set(left)),
+            several.eq(_is_several(candidates & eligible)),
+            lowest.eq(lowest_set(candidates)),
             self.found_index.eq(looked_at),
             before.eq(self.found_index),
             turn_next.eq(turn + 1),
