@@ -146,6 +146,10 @@ class MapWriter(wiring.Component):
         is_recent = self.recent.valid & (self.recent.qpn == run.qpn)
         m.d.comb += failed.eq(has_failed(m, self.failed, run.qpn) | is_recent)
         discard = Signal()
+        # A release is offered, or is if its placement is answered now: kept apart, for that comes
+        # late, and the completion in the next cycle.
+        releases, may_release = Signal(), Signal(attrs={"keep": 1})
+        m.d.comb += self.releases.valid.eq(releases | (may_release & self.retires))
         # In the state of words: they are written, or dropped.
         writes, drops = Signal(), Signal()
         m.d.sync += [
@@ -174,7 +178,10 @@ class MapWriter(wiring.Component):
                     with m.If(was_placed & ~released):
                         m.next = "RUN"
                 with m.Else():
-                    m.d.comb += self.releases.valid.eq(is_placed & ~released)
+                    m.d.comb += [
+                        releases.eq(known & is_reached & ~released),
+                        may_release.eq(known & is_next & ~released),
+                    ]
             with m.State("RUN"):
                 m.d.comb += self.runs.ready.eq(seen & (empty | discard))
                 m.d.sync += [
@@ -213,7 +220,7 @@ class MapWriter(wiring.Component):
                         m.next = "EDGES"
             with m.State("EDGES"):
                 m.d.comb += [
-                    self.releases.valid.eq(self.edges.valid),
+                    releases.eq(self.edges.valid),
                     self.edges.ready.eq(self.releases.ready),
                 ]
                 with m.If(self.edges.valid & self.releases.ready):
@@ -398,15 +405,13 @@ class CompletionQueue(wiring.Component):
         is_answered = answered | writer.answered
         # By the release that waits, or by that which comes.
         due_next = Signal()
-        m.d.comb += due_next.eq(
-            head_valid
-            & ~self.leaves
-            & Mux(
-                releases.o.valid,
-                ~release.has_map | is_answered,
-                writer.releases.valid & (~writer.releases.p.has_map | is_answered),
-            )
-        )
+        waits, may_come = Signal(), Signal(attrs={"keep": 1})
+        is_here = head_valid & ~self.leaves
+        m.d.comb += [
+            waits.eq(is_here & releases.o.valid & (~release.has_map | is_answered)),
+            may_come.eq(is_here & ~releases.o.valid & (~writer.releases.p.has_map | is_answered)),
+            due_next.eq(waits | (may_come & writer.releases.valid)),
+        ]
         m.d.sync += due.eq(due_next)
         # Of the head that was here a cycle before, with the fault of that cycle. It stands while
         # the completion is offered, and until its second word has been read.
