@@ -295,7 +295,6 @@ class Nic(wiring.Component):
         halted = Signal()
         m.d.comb += [
             reset.request.eq(control.reset_request),
-            reset.quiet.eq(halted & writes.idle & reads.idle & transmit_gate.idle),
             reset.sweeping.eq(sweeping),
             control.clear.eq(reset.reset),
             control.busy.eq(reset.busy),
@@ -307,6 +306,8 @@ class Nic(wiring.Component):
         # The gates are told a cycle late, and yet before anything is cut.
         m.d.sync += [
             halted.eq(reset.halt),
+            # Once all are idle after a halt they stay so.
+            reset.quiet.eq(halted & writes.idle & reads.idle & transmit_gate.idle),
             receive_gate.open.eq(control.config.enable & ~reset.busy),
         ]
         return m

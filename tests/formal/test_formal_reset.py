@@ -107,7 +107,7 @@ class GateProof(wiring.Component):
         if receive:
             m.d.comb += [gate.open.eq(self.open), gate.cut.eq(self.cut)]
             with m.If(i.valid & ~inside & ~pending):
-                m.d.comb += Assert(o.valid == (self.open & ~cut), LATE)
+                m.d.comb += Assert(o.valid == self.open, LATE)
             m.d.comb += Assert(~i.valid | o.valid | i.ready, HELD_UP)
         else:
             m.d.comb += gate.halt.eq(~self.open)

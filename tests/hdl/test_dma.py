@@ -220,9 +220,11 @@ def test_write_rate():
 
 @pytest.mark.parametrize("kind", (WriteArbiter, ReadArbiter))
 def test_outstanding_and_halt(kind):
-    """Without answers OUTSTANDING bursts are granted; ``halt`` stops grants, then ``idle``."""
+    """Without answers OUTSTANDING bursts are granted, of writes one more; ``halt`` stops grants,
+    then ``idle``."""
     dut = kind(2)
     write = kind is WriteArbiter
+    bound = OUTSTANDING + write
     bus = dut.bus
 
     async def bench(ctx):
@@ -239,15 +241,15 @@ def test_outstanding_and_halt(kind):
                 ctx.set(client.beats.ready, 1)
         assert ctx.get(dut.idle)
         granted = 0
-        for _ in range(2 * OUTSTANDING + 20):
+        for _ in range(2 * bound + 20):
             _, _, valid = await ctx.tick().sample(address_valid)
             granted += valid
-        assert granted == OUTSTANDING
+        assert granted == bound
         ctx.set(dut.halt, 1)
         if not write:
             ctx.set(bus.rlast, 1)
         ctx.set(bus.bvalid if write else bus.rvalid, 1)
-        for _ in range(OUTSTANDING):
+        for _ in range(bound):
             assert not ctx.get(dut.idle)
             await ctx.tick()
         ctx.set(bus.bvalid if write else bus.rvalid, 0)

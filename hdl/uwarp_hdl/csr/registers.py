@@ -34,6 +34,7 @@ from uwarp.contract import (
     Register,
 )
 
+from ..compare import at_least
 from ..data_register import data_register
 from ..layouts import CloseRequest, EventRing, PortConfig
 from .bus import AccessSignature
@@ -377,8 +378,11 @@ class RegisterFile(wiring.Component):
                 self.event_consumer.eq(0),
             ]
         target, close_row = access.data[16:24], access.data[:16]
-        exists = ((target == CloseTarget.QP) & (close_row < parameters.n_qp)) | (
-            (target == CloseTarget.REGION) & (close_row < parameters.n_region)
+        # By the cycle before: the data was there then, and what is closed stands far from it.
+        exists = Signal(reset_less=True)
+        m.d.sync += exists.eq(
+            ((target == CloseTarget.QP) & ~at_least(close_row, parameters.n_qp))
+            | ((target == CloseTarget.REGION) & ~at_least(close_row, parameters.n_region))
         )
         with m.If(writes[Register.MESSAGES_CLOSE] & ~self.close.active):
             m.d.sync += [

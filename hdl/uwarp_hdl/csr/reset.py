@@ -9,7 +9,7 @@
 The MAC's sides of the gates see whole frames whatever happens between them.
 """
 
-from amaranth.hdl import Module, Signal
+from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -75,8 +75,8 @@ class SoftReset(wiring.Component):
 class ReceiveGate(wiring.Component):
     """Pass frames that begin while ``open``, whole; drop the others. No latency.
 
-    A frame is cut only by ``cut``, which is for a reset of all that lies behind the gate. ``i`` is
-    never held up by a frame that is dropped.
+    A frame is cut only by ``cut``, after its cycle; that is for a reset of all that lies behind the
+    gate. ``i`` is never held up by a frame that is dropped.
 
     Members
     -------
@@ -99,7 +99,7 @@ class ReceiveGate(wiring.Component):
         offered = Signal()  # the first beat was offered and not taken: its fate is decided
         decided = inside | offered
         m.d.comb += [
-            passing.eq((passed & decided) | (self.open & ~decided & ~self.cut)),
+            passing.eq((passed & decided) | (self.open & ~decided)),
             self.o.payload.eq(self.i.payload),
             self.o.valid.eq(self.i.valid & passing),
             self.i.ready.eq(self.o.ready | ~passing),
@@ -133,15 +133,15 @@ class TransmitGate(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        begun, may_begin = Signal(), Signal(init=1)
-        passing = begun | may_begin
-        m.d.sync += may_begin.eq(~self.halt)
+        begun, begun_next = Signal(), Signal()
+        # A register: frames come from far.
+        passing = Signal(init=1)
+        m.d.sync += [begun.eq(begun_next), passing.eq(begun_next | ~self.halt)]
         m.d.comb += [
+            begun_next.eq(Mux(self.o.valid, ~(self.o.ready & self.o.payload.last), begun)),
             self.o.payload.eq(self.i.payload),
             self.o.valid.eq(self.i.valid & passing),
             self.i.ready.eq(self.o.ready & passing),
             self.idle.eq(~begun),
         ]
-        with m.If(self.o.valid):
-            m.d.sync += begun.eq(~(self.o.ready & self.o.payload.last))
         return m

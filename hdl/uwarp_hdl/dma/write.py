@@ -12,10 +12,10 @@
 One burst is granted every second cycle, and one word leaves a cycle without a gap between bursts of
 two words or more, whichever clients they are of. Whether a burst or a word is taken does not depend
 on the bus in the same cycle; for a word it is a register. AW runs ahead of W; up to ``OUTSTANDING``
-bursts wait for their answers. From a burst to AW: 1 cycle if it is the first client's and no other
-waits, 2 for others; from a word to W: 1 cycle, and not before the cycle after its burst was granted
-(two later, if that was the cycle in which the last word of the only burst left); from B to
-``done``: 1 cycle.
+bursts and one more wait for their answers. From a burst to AW: 1 cycle if it is the first client's
+and no other waits, 2 for others; from a word to W: 1 cycle, and not before the cycle after its
+burst was granted (two later, if that was the cycle in which the last word of the only burst left);
+from B to ``done``: 1 cycle.
 """
 
 from amaranth.hdl import Cat, Module, Mux, Signal
@@ -71,6 +71,8 @@ class WriteArbiter(wiring.Component):
         m = Module()
         m.submodules.turns = turns = Turns(self._count)
         # A bit for each client: that takes no decoder, and up to four no more LUT RAM.
+        # A burst comes there a cycle late, or later if there was no room: then none is granted. It
+        # is there before it can be answered: its last word comes to W two cycles after its grant.
         m.submodules.answer_order = answer_order = Queue(self._count, OUTSTANDING, eager=False)
         bus = self.bus
 
@@ -80,13 +82,16 @@ class WriteArbiter(wiring.Component):
         # From a register: so no path goes from the bus to a client.
         may = Signal(init=1)
         m.d.sync += may.eq(address_free & ~grant & ~self.halt & answer_order.i.ready)
+        orders = answer_order.i
+        m.d.sync += orders.valid.eq(grant | (orders.valid & ~orders.ready))
+        order = data_register(m, orders.payload)
+        with m.If(~orders.valid):
+            m.d.sync += order.eq(turns.turn)
         burst = chosen_item(~turns.away, [client.bursts.payload for client in self.clients])
         requests = Cat(client.bursts.valid for client in self.clients)
         m.d.comb += [
             turns.requests.eq(requests),
             turns.may.eq(may),
-            answer_order.i.payload.eq(turns.turn),
-            answer_order.i.valid.eq(grant),
             bus.awsize.eq(SIZE_8_OCTETS),
             bus.awburst.eq(INCR),
         ]
@@ -102,7 +107,7 @@ class WriteArbiter(wiring.Component):
 
         # Whose words are taken, and whose come next: no bit is set where there is no burst. So what
         # is known late, that the last word leaves, moves no more than these. A burst with words to
-        # come is unanswered, so those are no more than ``answer_order`` has room for.
+        # come is unanswered, so of those that are neither ``rest`` has room for all.
         head, second = Signal(self._count), Signal(self._count)
         m.submodules.rest = rest = RoomyFifo(self._count, OUTSTANDING)
         granted = turns.turn & requests & may.replicate(self._count)
@@ -131,16 +136,18 @@ class WriteArbiter(wiring.Component):
         # Words to W: the client at the head may bring one if there is room, by the cycle before.
         m.submodules.words = words = Queue(self.clients[0].beats.payload.shape(), 2)
         open_to = Signal(self._count)
-        coming = open_to & Cat(client.beats.valid for client in self.clients)
-        lasts = Cat(client.beats.payload.last for client in self.clients)
-        word_free = ~bus.wvalid | bus.wready | ~(coming.any() | ~words.i.ready)
+        # Kept apart, for what comes of them late is to go through few gates.
+        comes, is_last = Signal(attrs={"keep": 1}), Signal(attrs={"keep": 1})
+        word_free = ~bus.wvalid | bus.wready | ~(comes | ~words.i.ready)
         m.d.sync += open_to.eq(Mux(word_free, head_next, 0))
         m.d.comb += [
-            leaves.eq((coming & lasts).any()),
+            comes.eq((open_to & Cat(client.beats.valid for client in self.clients)).any()),
+            is_last.eq((head & Cat(client.beats.p.last for client in self.clients)).any()),
+            leaves.eq(comes & is_last),
             words.i.payload.eq(
                 chosen_item(head, [client.beats.payload for client in self.clients])
             ),
-            words.i.valid.eq(coming.any()),
+            words.i.valid.eq(comes),
             bus.wvalid.eq(words.o.valid),
             bus.wdata.eq(words.o.payload.data),
             bus.wstrb.eq(words.o.payload.strobe),
@@ -159,6 +166,6 @@ class WriteArbiter(wiring.Component):
             m.d.sync += [client.done.eq(is_client), client.error.eq(is_client & bus.bresp[1])]
 
         m.d.comb += self.idle.eq(
-            ~bus.awvalid & ~answer_order.o.valid & ~answering & ~(self.halt & may)
+            ~bus.awvalid & ~orders.valid & ~answer_order.o.valid & ~answering & ~(self.halt & may)
         )
         return m

@@ -101,18 +101,23 @@ class _State(data.Struct):
 class _Outlook(data.Struct):
     """What follows from a CQ's state, found in the cycle in which that is written.
 
-    ``armed``: it has not fired since. ``full``: no slot is free. ``some``: there is a slot
-    reserved. ``ripe``: moderation lets the next CQE fire. ``far``: occupied (modulo 2^32) is 2^16
-    or more. ``ahead``: so much that 2^16 CQEs or less make it 0: software has taken more than there
-    was. It cannot come to that by CQEs: there are no slots reserved for as many.
+    ``armed``: it has not fired since. ``over``: ``taken`` is the ring's size or more, by the lower
+    and by the upper half of its bits; if one is set, or ``far``, no slot is free. ``some``: there
+    is a slot reserved. ``ripe``: moderation lets the next CQE fire. ``far``: occupied (modulo 2^32)
+    is 2^16 or more. ``ahead``: so much that 2^16 CQEs or less make it 0: software has taken more
+    than there was. It cannot come to that by CQEs: there are no slots reserved for as many.
     """
 
     armed: 1
-    full: 1
+    over: 2
     some: 1
     ripe: 1
     far: 1
     ahead: 1
+
+    @property
+    def full(self):
+        return self.over.any() | self.far
 
 
 class _Carries(data.Struct):
@@ -460,7 +465,7 @@ class CompletionUnit(wiring.Component):
             outlook_next.ahead.eq(
                 Mux(carries.consumed, carries.distance.all(), carries.ahead & ~wraps)
             ),
-            outlook_next.full.eq(beyond_ring.any() | outlook_next.far),
+            outlook_next.over.eq(Cat(half.any() for half in (beyond_ring[:8], beyond_ring[8:]))),
             outlook_next.ripe.eq(written.turn >= moderation.count),
             outlook_next.some.eq(written.promised != written.producer[:_SLOTS_WIDTH]),
         ]

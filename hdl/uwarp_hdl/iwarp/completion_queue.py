@@ -48,11 +48,6 @@ class Release(data.Struct):
     edges: EdgeBytes
 
 
-def reached(number, ticket):
-    """Whether ``number``, which counts up, has come to ``ticket``, less than half a turn away."""
-    return ~(number - ticket)[TICKET_WIDTH - 1]
-
-
 class MapWriter(wiring.Component):
     """Release completions in order; write the maps of those that have one.
 
@@ -120,10 +115,16 @@ class MapWriter(wiring.Component):
         was_placed = Signal()
         # By the cycle before: it was there; its placement was answered; its is the next.
         known, is_reached, is_next = Signal(), Signal(), Signal()
+        # Its distance, less than half a turn either way, from what was answered a cycle before:
+        # that one more is answered now comes from far, and late.
+        retired, distance = Signal(TICKET_WIDTH), Signal(TICKET_WIDTH)
+        m.d.comb += distance.eq(order.ticket - retired)
+        is_near = distance[2:] == 0
         m.d.sync += [
             known.eq(self.orders.valid & ~self.orders.ready),
-            is_reached.eq(reached(self.retired, order.ticket)),
-            is_next.eq((order.ticket - self.retired)[:TICKET_WIDTH] == 1),
+            is_reached.eq(distance[-1] | (is_near & (distance[:2] <= self.retires))),
+            is_next.eq(is_near & (distance[:2] == 1 + self.retires)),
+            retired.eq(self.retired),
         ]
         m.d.comb += is_placed.eq(known & (is_reached | (is_next & self.retires)))
         m.d.sync += was_placed.eq(is_placed & ~self.orders.ready)
@@ -134,7 +135,7 @@ class MapWriter(wiring.Component):
         position = Signal(range(BURST_WORDS), reset_less=True)
         left = Signal(words_width, reset_less=True)
         final = Signal()
-        ends_block = Signal()
+        ends = Signal()  # the word at hand is its burst's last
         has_map = Signal()
         # Of a run that has been offered for a cycle or more.
         seen = Signal()
@@ -145,6 +146,10 @@ class MapWriter(wiring.Component):
         is_recent = self.recent.valid & (self.recent.qpn == run.qpn)
         m.d.comb += failed.eq(has_failed(m, self.failed, run.qpn) | is_recent)
         discard = Signal()
+        # A release is offered, or is if its placement is answered now: kept apart, for that comes
+        # late, and the completion in the next cycle.
+        releases, may_release = Signal(), Signal(attrs={"keep": 1})
+        m.d.comb += self.releases.valid.eq(releases | (may_release & self.retires))
         # In the state of words: they are written, or dropped.
         writes, drops = Signal(), Signal()
         m.d.sync += [
@@ -160,7 +165,7 @@ class MapWriter(wiring.Component):
             bursts.commands.payload.qpn.eq(run.qpn),
             beat.payload.data.eq(self.words.payload.data),
             beat.payload.strobe.eq(self.words.payload.strobe),
-            beat.payload.last.eq(final | ends_block),
+            beat.payload.last.eq(ends),
             beat.valid.eq(writes & self.words.valid),
             self.words.ready.eq((writes & beat.ready) | drops),
             self.releases.payload.has_map.eq(has_map),
@@ -173,14 +178,17 @@ class MapWriter(wiring.Component):
                     with m.If(was_placed & ~released):
                         m.next = "RUN"
                 with m.Else():
-                    m.d.comb += self.releases.valid.eq(is_placed & ~released)
+                    m.d.comb += [
+                        releases.eq(known & is_reached & ~released),
+                        may_release.eq(known & is_next & ~released),
+                    ]
             with m.State("RUN"):
                 m.d.comb += self.runs.ready.eq(seen & (empty | discard))
                 m.d.sync += [
                     left.eq(run.words),
                     final.eq(run.words == 1),
                     position.eq(run.word),
-                    ends_block.eq(run.word[: len(position)].all()),
+                    ends.eq((run.words == 1) | run.word[: len(position)].all()),
                 ]
                 with m.If(~seen):
                     m.d.sync += discard.eq(failed)
@@ -205,14 +213,14 @@ class MapWriter(wiring.Component):
                         left.eq(left - 1),
                         final.eq(left == 2),
                         position.eq(position + 1),
-                        ends_block.eq(position == BURST_WORDS - 2),
+                        ends.eq((left == 2) | (position == BURST_WORDS - 2)),
                     ]
                     with m.If(final):
                         m.d.sync += [writes.eq(0), drops.eq(0)]
                         m.next = "EDGES"
             with m.State("EDGES"):
                 m.d.comb += [
-                    self.releases.valid.eq(self.edges.valid),
+                    releases.eq(self.edges.valid),
                     self.edges.ready.eq(self.releases.ready),
                 ]
                 with m.If(self.edges.valid & self.releases.ready):
@@ -397,15 +405,13 @@ class CompletionQueue(wiring.Component):
         is_answered = answered | writer.answered
         # By the release that waits, or by that which comes.
         due_next = Signal()
-        m.d.comb += due_next.eq(
-            head_valid
-            & ~self.leaves
-            & Mux(
-                releases.o.valid,
-                ~release.has_map | is_answered,
-                writer.releases.valid & (~writer.releases.p.has_map | is_answered),
-            )
-        )
+        waits, may_come = Signal(), Signal(attrs={"keep": 1})
+        is_here = head_valid & ~self.leaves
+        m.d.comb += [
+            waits.eq(is_here & releases.o.valid & (~release.has_map | is_answered)),
+            may_come.eq(is_here & ~releases.o.valid & (~writer.releases.p.has_map | is_answered)),
+            due_next.eq(waits | (may_come & writer.releases.valid)),
+        ]
         m.d.sync += due.eq(due_next)
         # Of the head that was here a cycle before, with the fault of that cycle. It stands while
         # the completion is offered, and until its second word has been read.

@@ -123,7 +123,7 @@ class EventUnit(wiring.Component):
         ports = (*self.requests, self.terminates)
         requests = Signal(len(ports))
         m.d.sync += requests.eq(Cat(port.valid & ~port.ready for port in ports))
-        taking = Cat(*(port.ready for port in self.requests), 0)
+        taking = Cat(port.ready for port in ports)
         m.d.comb += [
             is_asked.eq((requests & ~taking & turn).any()),
             event.type.eq(chosen(owner, types)),
@@ -147,9 +147,10 @@ class EventUnit(wiring.Component):
         # What ``full``, ``entry`` and ``phase`` say is right two cycles after the index moved.
         moved = Signal(2)
         m.d.sync += moved.eq(moved[1:])
-        decided = Signal()
+        decided, ended = Signal(), Signal()
         for is_chosen, port in zip(owner[:-1], self.requests, strict=True):
             m.d.sync += port.ready.eq(decided & is_chosen)
+        m.d.sync += self.terminates.ready.eq(ended & is_terminate)
         with m.FSM() as fsm:
             with m.State("CHOOSE"):
                 m.d.sync += [owner.eq(turn), select.eq(1)]
@@ -164,7 +165,7 @@ class EventUnit(wiring.Component):
                 with m.If(~moved.any() & ~self.clear & ~burst.valid):
                     m.d.comb += decided.eq(1)
                     with m.If(full):
-                        m.d.comb += self.terminates.ready.eq(is_terminate)
+                        m.d.comb += ended.eq(1)
                         m.d.sync += self.events[Counter.EVENTS_LOST].eq(1)
                         m.next = "CHOOSE"
                     with m.Else():
@@ -182,7 +183,7 @@ class EventUnit(wiring.Component):
                 with m.If(beat.ready):
                     m.d.sync += select.eq(select << 1)
                     with m.If(beat.p.last):
-                        m.d.comb += self.terminates.ready.eq(is_terminate)
+                        m.d.comb += ended.eq(1)
                         m.next = "CHOOSE"
         with m.If(~is_asked | fsm.ongoing("CHOOSE")):
             m.d.sync += turn.eq(turn.rotate_left(1))

@@ -184,7 +184,8 @@ class Loopback(wiring.Component):
         ]
         with m.If(~sent.valid | ends):
             m.d.sync += [loop_groups.eq(self.loop_groups), groups_pass.eq(~self.loop_groups)]
-        with m.If(ends & self.own):
+        # That is an end of an ``own`` one: not by ``sent.ready``, which is late.
+        with m.If(sent.valid & sent.p.last & self.own & clear & opened):
             m.d.sync += [gap.eq(_GAP), clear.eq(0)]
         with m.Elif(gap != 0):
             m.d.sync += [gap.eq(gap - 1), clear.eq(gap == 1)]
