@@ -56,9 +56,6 @@ _STATES = (
 #: Fields of a region that its tracker keeps for an open message.
 _HELD_FIELDS = ("dma_addr", "granule_log2", "map_base")
 
-#: Fields of a Read to be opened that are its peer's.
-_PEER_FIELDS = ("source_ip", "source_port")
-
 
 def receives(qp):
     return (qp.state == QpState.RTR) | (qp.state == QpState.RTS)
@@ -165,11 +162,10 @@ class SegmentCheck(wiring.Component):
         segment = self.segments.payload
         look = self.look
 
-        # A Read to be opened, chosen a cycle before, looks like a segment of its response. Its
-        # peer's address comes a long way, so it is taken from a register.
-        opening = self.read_openings.payload
-        peer = {name: Signal.like(opening[name], reset_less=True) for name in _PEER_FIELDS}
-        m.d.sync += [register.eq(opening[name]) for name, register in peer.items()]
+        # A Read to be opened, chosen a cycle before, looks like a segment of its response. It comes
+        # a long way, so it is taken from a register.
+        opening = Signal(ReadOpening, reset_less=True)
+        m.d.sync += opening.eq(self.read_openings.payload)
         chosen = Signal()
         incoming = Signal(Datagram)
         incoming_valid = Signal()
@@ -178,9 +174,8 @@ class SegmentCheck(wiring.Component):
             incoming_valid.eq(chosen | self.datagrams.valid),
         ]
         with m.If(chosen):
-            for name in ("qpn", "msn", "mlen"):
+            for name in ("qpn", "msn", "mlen", "source_ip", "source_port"):
                 m.d.comb += incoming[name].eq(opening[name])
-            m.d.comb += [incoming[name].eq(register) for name, register in peer.items()]
             m.d.comb += [
                 incoming.opcode.eq(Opcode.READ_RESPONSE_RECORD),
                 incoming.stag.eq(opening.lkey),
@@ -348,8 +343,8 @@ class SegmentCheck(wiring.Component):
             # Only the low half of the base can carry, if all above is ones.
             low_end.eq(base[:32] + extent_length),
             at_top.eq(base[32:].all()),
-            is_mapped.eq(region.mapped & (datagram.mlen != 0)),
-            segment.receive.short.eq(datagram.mlen > extent_length),
+            # Of the octets' last number, which comes a shorter way.
+            segment.receive.short.eq(~no_octets & (last_number >= extent_length)),
         ]
         m.d.sync += [
             beyond.eq(datagram.mlen - message_end),
@@ -357,10 +352,11 @@ class SegmentCheck(wiring.Component):
             room.eq(region.length - start),
             offset.eq(start + datagram.mo),
             last_octet.eq(last_octet_next),
+            is_mapped.eq(region.mapped & ~no_octets),
             checked_region.eq(
                 is_opening
                 | is_request
-                | (is_record & (datagram.mlen != 0))
+                | (is_record & ~no_octets)
                 | (is_write & ~no_payload)
             ),
         ]
