@@ -392,17 +392,27 @@ class SegmentCheck(wiring.Component):
             foreign_port.eq((qp.peer_port != 0) & (qp.peer_port != datagram.source_port)),
         ]
 
-        # All of the verdict but ``above``.
-        stag_row = stag[8 + exact_log2(n_region) :].any()
-        stag_key = region.key != stag[:8]
-        stag_pd = region.pd != qp.pd
-        sends = qp.state == QpState.RTS
-        is_down = Mux(is_opening | is_request, ~sends, ~receives(qp))
+        # What is known early of the verdict.
+        beyond_table = Signal(reset_less=True)
+        other_queue = Signal(reset_less=True)
+        other_opcode = Signal(reset_less=True)
         queue = Mux(
             is_terminate,
             QueueNumber.TERMINATE,
             Mux(is_request, QueueNumber.REQUEST, QueueNumber.SEND),
         )
+        m.d.sync += [
+            beyond_table.eq(datagram.qpn[exact_log2(n_qp) :].any()),
+            other_queue.eq((is_send | is_request | is_terminate) & (datagram.qn != queue)),
+            other_opcode.eq(~is_opening & ~qp.opcodes.bit_select(datagram.opcode, 1)),
+        ]
+
+        # All of it but ``above``.
+        stag_row = stag[8 + exact_log2(n_region) :].any()
+        stag_key = region.key != stag[:8]
+        stag_pd = region.pd != qp.pd
+        sends = qp.state == QpState.RTS
+        is_down = Mux(is_opening | is_request, ~sends, ~receives(qp))
         has_length = ~is_write & ~is_terminate
         bad_request = ~segment.starts | ~no_payload | no_octets
         local_write, remote_write, remote_read = (
@@ -411,17 +421,11 @@ class SegmentCheck(wiring.Component):
         )
         access = Mux(is_request, remote_read, Mux(is_opening, local_write, remote_write))
         failures = [
-            (Counter.DROP_QP_STATE, is_down | qp_failed | datagram.qpn[exact_log2(n_qp) :].any()),
+            (Counter.DROP_QP_STATE, is_down | qp_failed | beyond_table),
             (Counter.DROP_OWN_GROUP, datagram.group & datagram.own & own_port),
             (Counter.DROP_PEER, ~is_opening & (foreign_half | foreign_port | differs[64:].any())),
-            (
-                Counter.DROP_QP_OPCODE,
-                ~is_opening & ~qp.opcodes.bit_select(datagram.opcode, 1),
-            ),
-            (
-                Counter.DROP_UNTAGGED_QN,
-                (is_send | is_request | is_terminate) & (datagram.qn != queue),
-            ),
+            (Counter.DROP_QP_OPCODE, other_opcode),
+            (Counter.DROP_UNTAGGED_QN, other_queue),
             (
                 Counter.DROP_MESSAGE_LENGTH,
                 Mux(is_request, bad_request, has_length & (beyond < 0)),
