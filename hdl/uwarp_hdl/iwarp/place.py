@@ -117,8 +117,10 @@ class Placer(wiring.Component):
             self.commands.ready.eq(~active & (command.drop | bursts.commands.ready)),
         ]
         with m.If(self.commands.valid & self.commands.ready):
+            m.d.sync += active.eq(1)
+        # In every cycle: what counts is the last.
+        with m.If(~active):
             m.d.sync += [
-                active.eq(1),
                 drop.eq(command.drop),
                 back.eq(~shift),
                 ahead.eq(lane < command.offset),
@@ -159,7 +161,7 @@ class Placer(wiring.Component):
             m.d.sync += beat.valid.eq(0)
         with m.If(words.o.valid & words.o.ready):
             m.d.sync += [held.eq(words.o.payload[8:]), ahead.eq(0)]
-        with m.If(emit):
+        with m.If(active & emit):
             m.d.sync += [
                 position.eq(position + 1),
                 left.eq(left - 1),
@@ -168,8 +170,10 @@ class Placer(wiring.Component):
                 active.eq(~final),
             ]
         with m.If(emit & ~drop):
+            m.d.sync += beat.valid.eq(1)
+        # Without regard to ``emit``, which comes late: nobody looks at what is not valid.
+        with m.If(beat_free):
             m.d.sync += [
-                beat.valid.eq(1),
                 beat_held.data.eq(octets),
                 beat_held.strobe.eq(Mux(first, head_strobe, 0xFF) & Mux(final, tail_strobe, 0xFF)),
                 beat_held.last.eq(final | position.all()),
