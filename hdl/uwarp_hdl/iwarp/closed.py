@@ -74,7 +74,8 @@ class ClosedMessages(wiring.Component):
         depth = self._parameters.n_closed
         bits = exact_log2(depth)
         name_shape = message_name_layout(self._parameters)
-        asked_low, asked_high = name_parts(self.asked.as_value())
+        asked = Signal(name_shape, reset_less=True)  # close to the words that it is compared with
+        asked_low, asked_high = name_parts(asked.as_value())
         first_shape = data.StructLayout({"name_low": len(asked_low), "tick": 16, "valid": 1})
         m.submodules.ram = ram = memory.Memory(shape=first_shape.size, depth=2 * depth, init=[])
         read = ram.read_port()
@@ -139,6 +140,7 @@ class ClosedMessages(wiring.Component):
             word.as_value().eq(read.data),
             valid.eq(word.valid),
             age.eq(self.tick - word.tick),
+            asked.eq(self.asked),
             same_low.eq(equal(m, word.name_low, asked_low)),
         ]
         same_high = equal(m, word.as_value()[: len(asked_high)], asked_high)
