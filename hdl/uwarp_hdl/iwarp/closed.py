@@ -87,6 +87,8 @@ class ClosedMessages(wiring.Component):
         sweeping = Signal(init=1)
         sweep = Signal(bits)
         scrub = Signal(bits)
+        # Kept, since ``spare`` comes late: without, synthesis would put all of this behind it.
+        may_scrub = Signal(attrs={"keep": 1})
         scrub_write = Signal()
         # The second word is asked for, or written, in the next cycle.
         asked_row = Signal(bits, reset_less=True)
@@ -163,7 +165,11 @@ class ClosedMessages(wiring.Component):
         ]
         with m.If(interval == 0):
             m.d.sync += due.eq(1)
-        with m.FSM(name="scrubber"):
+        with m.FSM(name="scrubber") as scrubber:
+            m.d.comb += [
+                may_scrub.eq(scrubber.ongoing("FORGET") & ~(self.hold | inserting | stage[0])),
+                scrub_write.eq(may_scrub & self.spare),
+            ]
             with m.State("READ"):
                 with m.If(due):
                     m.next = "ROW"
@@ -183,9 +189,6 @@ class ClosedMessages(wiring.Component):
                     with m.Else():
                         m.d.sync += [scrub.eq(scrub + 1), due.eq(0)]
             with m.State("FORGET"):
-                with m.If(inserting):
-                    m.next = "READ"
-                with m.Elif(~self.hold & self.spare & ~stage[0]):
-                    m.d.comb += scrub_write.eq(1)
+                with m.If(inserting | scrub_write):
                     m.next = "READ"
         return m
