@@ -202,6 +202,8 @@ class SegmentCheck(wiring.Component):
             in_segment,
         ) = states.values()
         begins_qp, begins_region = Signal(), Signal()
+        # Kept, since a receive's region comes late: it is to be chosen last.
+        early_row = Signal.like(self.region.index, attrs={"keep": 1})
         self._read_rows(m, qp, region, begins_qp, begins_region, is_held, in_idle & incoming_valid)
         takes = in_idle & self.open & incoming_valid
         m.d.comb += [
@@ -219,17 +221,14 @@ class SegmentCheck(wiring.Component):
             # Not read in a segment's state.
             self.qp.index.eq(look.qpn),
             begins_qp.eq(takes),
-            self.region.index.eq(stag[8:]),
+            early_row.eq(Mux(in_idle, incoming.stag[8:], stag[8:])),
+            self.region.index.eq(Mux(in_receive, look.receive.lkey[8:], early_row)),
             begins_region.eq(in_idle | in_receive),
             granules.begin.eq(in_differences),
             self.segments.valid.eq(in_segment),
             self.hold.eq(in_settled | (in_segment & is_held)),
             self.active.eq(~in_idle),
         ]
-        with m.If(in_idle):
-            m.d.comb += self.region.index.eq(incoming.stag[8:])
-        with m.If(in_receive):
-            m.d.comb += self.region.index.eq(look.receive.lkey[8:])
 
         with m.If(~is_held):
             m.d.sync += Cat(start, below).eq(base - region.base_to)
