@@ -353,10 +353,7 @@ class SegmentCheck(wiring.Component):
             last_octet.eq(last_octet_next),
             is_mapped.eq(region.mapped & ~no_octets),
             checked_region.eq(
-                is_opening
-                | is_request
-                | (is_record & ~no_octets)
-                | (is_write & ~no_payload)
+                is_opening | is_request | (is_record & ~no_octets) | (is_write & ~no_payload)
             ),
         ]
         m.d.sync += [
