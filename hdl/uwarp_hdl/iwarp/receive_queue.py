@@ -184,16 +184,18 @@ class ReceiveQueue(wiring.Component):
         # A cycle late, long before it is offered.
         waited, was_known, was_misguessed = Signal(), Signal(), Signal()
         next_5 = Signal(32, reset_less=True)
+        asked_qpn = Signal(width, reset_less=True)  # stays from the cycle after the lookup on
         m.d.sync += [
             waited.eq(look.waiting),
             was_known.eq(look.known),
             was_misguessed.eq(misguessed),
             next_5.eq(next_4),
+            asked_qpn.eq(look.qpn),
         ]
         with m.If(waited):
             m.d.sync += [
                 held.eq(was_known),
-                held_qpn.eq(look.qpn),
+                held_qpn.eq(asked_qpn),
                 held_next.eq(next_5),
                 look.wrong.eq(misguessed | was_misguessed),
             ]
@@ -379,19 +381,18 @@ class ReceiveQueue(wiring.Component):
         was_absent = Signal()
         absent = receive_4.available & ~present_4 & ~refused
         m.d.sync += [
-            refuses.eq(prefetch.refuse & (prefetch.look_qpn == look.qpn)),
+            refuses.eq(prefetch.refuse & (prefetch.look_qpn == asked_qpn)),
             refused.eq(waited & (refused | refuses)),
             was_absent.eq(valid[4] & absent),
         ]
-        # ``look.qpn`` stays from the lookup on.
         is_reset = Signal()
-        m.d.sync += is_reset.eq(is_rung(look.qpn))
+        m.d.sync += is_reset.eq(is_rung(asked_qpn))
         m.d.comb += [
             look.receive.eq(receive_4),
             look.receive.available.eq(receive_4.available & ~refused),
             look.known.eq(valid[4] & ~absent & ~cleared & ~(resetting & is_reset)),
             prefetch.miss.eq(waited & was_absent),
-            prefetch.miss_qpn.eq(look.qpn),
+            prefetch.miss_qpn.eq(asked_qpn),
             prefetch.waiting.eq(waited),
         ]
         wiring.connect(m, wiring.flipped(self.wqe_read), prefetch.read)
