@@ -56,9 +56,6 @@ _STATES = (
 #: Fields of a region that its tracker keeps for an open message.
 _HELD_FIELDS = ("dma_addr", "granule_log2", "map_base")
 
-#: Fields of a Read to be opened that are its peer's.
-_PEER_FIELDS = ("source_ip", "source_port")
-
 
 def receives(qp):
     return (qp.state == QpState.RTR) | (qp.state == QpState.RTS)
@@ -165,11 +162,10 @@ class SegmentCheck(wiring.Component):
         segment = self.segments.payload
         look = self.look
 
-        # A Read to be opened, chosen a cycle before, looks like a segment of its response. Its
-        # peer's address comes a long way, so it is taken from a register.
-        opening = self.read_openings.payload
-        peer = {name: Signal.like(opening[name], reset_less=True) for name in _PEER_FIELDS}
-        m.d.sync += [register.eq(opening[name]) for name, register in peer.items()]
+        # A Read to be opened, chosen a cycle before, looks like a segment of its response. It comes
+        # a long way, so it is taken from a register.
+        opening = Signal(ReadOpening, reset_less=True)
+        m.d.sync += opening.eq(self.read_openings.payload)
         chosen = Signal()
         incoming = Signal(Datagram)
         incoming_valid = Signal()
@@ -178,9 +174,8 @@ class SegmentCheck(wiring.Component):
             incoming_valid.eq(chosen | self.datagrams.valid),
         ]
         with m.If(chosen):
-            for name in ("qpn", "msn", "mlen"):
+            for name in ("qpn", "msn", "mlen", "source_ip", "source_port"):
                 m.d.comb += incoming[name].eq(opening[name])
-            m.d.comb += [incoming[name].eq(register) for name, register in peer.items()]
             m.d.comb += [
                 incoming.opcode.eq(Opcode.READ_RESPONSE_RECORD),
                 incoming.stag.eq(opening.lkey),
@@ -207,6 +202,8 @@ class SegmentCheck(wiring.Component):
             in_segment,
         ) = states.values()
         begins_qp, begins_region = Signal(), Signal()
+        # Kept, since a receive's region comes late: it is to be chosen last.
+        early_row = Signal.like(self.region.index, attrs={"keep": 1})
         self._read_rows(m, qp, region, begins_qp, begins_region, is_held, in_idle & incoming_valid)
         takes = in_idle & self.open & incoming_valid
         m.d.comb += [
@@ -224,17 +221,14 @@ class SegmentCheck(wiring.Component):
             # Not read in a segment's state.
             self.qp.index.eq(look.qpn),
             begins_qp.eq(takes),
-            self.region.index.eq(stag[8:]),
+            early_row.eq(Mux(in_idle, incoming.stag[8:], stag[8:])),
+            self.region.index.eq(Mux(in_receive, look.receive.lkey[8:], early_row)),
             begins_region.eq(in_idle | in_receive),
             granules.begin.eq(in_differences),
             self.segments.valid.eq(in_segment),
             self.hold.eq(in_settled | (in_segment & is_held)),
             self.active.eq(~in_idle),
         ]
-        with m.If(in_idle):
-            m.d.comb += self.region.index.eq(incoming.stag[8:])
-        with m.If(in_receive):
-            m.d.comb += self.region.index.eq(look.receive.lkey[8:])
 
         with m.If(~is_held):
             m.d.sync += Cat(start, below).eq(base - region.base_to)
@@ -348,8 +342,8 @@ class SegmentCheck(wiring.Component):
             # Only the low half of the base can carry, if all above is ones.
             low_end.eq(base[:32] + extent_length),
             at_top.eq(base[32:].all()),
-            is_mapped.eq(region.mapped & (datagram.mlen != 0)),
-            segment.receive.short.eq(datagram.mlen > extent_length),
+            # Of the octets' last number, which comes a shorter way.
+            segment.receive.short.eq(~no_octets & (last_number >= extent_length)),
         ]
         m.d.sync += [
             beyond.eq(datagram.mlen - message_end),
@@ -357,11 +351,9 @@ class SegmentCheck(wiring.Component):
             room.eq(region.length - start),
             offset.eq(start + datagram.mo),
             last_octet.eq(last_octet_next),
+            is_mapped.eq(region.mapped & ~no_octets),
             checked_region.eq(
-                is_opening
-                | is_request
-                | (is_record & (datagram.mlen != 0))
-                | (is_write & ~no_payload)
+                is_opening | is_request | (is_record & ~no_octets) | (is_write & ~no_payload)
             ),
         ]
         m.d.sync += [
@@ -396,17 +388,27 @@ class SegmentCheck(wiring.Component):
             foreign_port.eq((qp.peer_port != 0) & (qp.peer_port != datagram.source_port)),
         ]
 
-        # All of the verdict but ``above``.
-        stag_row = stag[8 + exact_log2(n_region) :].any()
-        stag_key = region.key != stag[:8]
-        stag_pd = region.pd != qp.pd
-        sends = qp.state == QpState.RTS
-        is_down = Mux(is_opening | is_request, ~sends, ~receives(qp))
+        # What is known early of the verdict.
+        beyond_table = Signal(reset_less=True)
+        other_queue = Signal(reset_less=True)
+        other_opcode = Signal(reset_less=True)
         queue = Mux(
             is_terminate,
             QueueNumber.TERMINATE,
             Mux(is_request, QueueNumber.REQUEST, QueueNumber.SEND),
         )
+        m.d.sync += [
+            beyond_table.eq(datagram.qpn[exact_log2(n_qp) :].any()),
+            other_queue.eq((is_send | is_request | is_terminate) & (datagram.qn != queue)),
+            other_opcode.eq(~is_opening & ~qp.opcodes.bit_select(datagram.opcode, 1)),
+        ]
+
+        # All of it but ``above``.
+        stag_row = stag[8 + exact_log2(n_region) :].any()
+        stag_key = region.key != stag[:8]
+        stag_pd = region.pd != qp.pd
+        sends = qp.state == QpState.RTS
+        is_down = Mux(is_opening | is_request, ~sends, ~receives(qp))
         has_length = ~is_write & ~is_terminate
         bad_request = ~segment.starts | ~no_payload | no_octets
         local_write, remote_write, remote_read = (
@@ -415,17 +417,11 @@ class SegmentCheck(wiring.Component):
         )
         access = Mux(is_request, remote_read, Mux(is_opening, local_write, remote_write))
         failures = [
-            (Counter.DROP_QP_STATE, is_down | qp_failed | datagram.qpn[exact_log2(n_qp) :].any()),
+            (Counter.DROP_QP_STATE, is_down | qp_failed | beyond_table),
             (Counter.DROP_OWN_GROUP, datagram.group & datagram.own & own_port),
             (Counter.DROP_PEER, ~is_opening & (foreign_half | foreign_port | differs[64:].any())),
-            (
-                Counter.DROP_QP_OPCODE,
-                ~is_opening & ~qp.opcodes.bit_select(datagram.opcode, 1),
-            ),
-            (
-                Counter.DROP_UNTAGGED_QN,
-                (is_send | is_request | is_terminate) & (datagram.qn != queue),
-            ),
+            (Counter.DROP_QP_OPCODE, other_opcode),
+            (Counter.DROP_UNTAGGED_QN, other_queue),
             (
                 Counter.DROP_MESSAGE_LENGTH,
                 Mux(is_request, bad_request, has_length & (beyond < 0)),

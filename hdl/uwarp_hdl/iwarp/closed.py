@@ -74,7 +74,8 @@ class ClosedMessages(wiring.Component):
         depth = self._parameters.n_closed
         bits = exact_log2(depth)
         name_shape = message_name_layout(self._parameters)
-        asked_low, asked_high = name_parts(self.asked.as_value())
+        asked = Signal(name_shape, reset_less=True)  # close to the words that it is compared with
+        asked_low, asked_high = name_parts(asked.as_value())
         first_shape = data.StructLayout({"name_low": len(asked_low), "tick": 16, "valid": 1})
         m.submodules.ram = ram = memory.Memory(shape=first_shape.size, depth=2 * depth, init=[])
         read = ram.read_port()
@@ -86,6 +87,8 @@ class ClosedMessages(wiring.Component):
         sweeping = Signal(init=1)
         sweep = Signal(bits)
         scrub = Signal(bits)
+        # Kept, since ``spare`` comes late: without, synthesis would put all of this behind it.
+        may_scrub = Signal(attrs={"keep": 1})
         scrub_write = Signal()
         # The second word is asked for, or written, in the next cycle.
         asked_row = Signal(bits, reset_less=True)
@@ -139,6 +142,7 @@ class ClosedMessages(wiring.Component):
             word.as_value().eq(read.data),
             valid.eq(word.valid),
             age.eq(self.tick - word.tick),
+            asked.eq(self.asked),
             same_low.eq(equal(m, word.name_low, asked_low)),
         ]
         same_high = equal(m, word.as_value()[: len(asked_high)], asked_high)
@@ -161,7 +165,11 @@ class ClosedMessages(wiring.Component):
         ]
         with m.If(interval == 0):
             m.d.sync += due.eq(1)
-        with m.FSM(name="scrubber"):
+        with m.FSM(name="scrubber") as scrubber:
+            m.d.comb += [
+                may_scrub.eq(scrubber.ongoing("FORGET") & ~(self.hold | inserting | stage[0])),
+                scrub_write.eq(may_scrub & self.spare),
+            ]
             with m.State("READ"):
                 with m.If(due):
                     m.next = "ROW"
@@ -181,9 +189,6 @@ class ClosedMessages(wiring.Component):
                     with m.Else():
                         m.d.sync += [scrub.eq(scrub + 1), due.eq(0)]
             with m.State("FORGET"):
-                with m.If(inserting):
-                    m.next = "READ"
-                with m.Elif(~self.hold & self.spare & ~stage[0]):
-                    m.d.comb += scrub_write.eq(1)
+                with m.If(inserting | scrub_write):
                     m.next = "READ"
         return m

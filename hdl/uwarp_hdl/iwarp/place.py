@@ -116,22 +116,6 @@ class Placer(wiring.Component):
             bursts.commands.valid.eq(self.commands.valid & ~active & ~command.drop),
             self.commands.ready.eq(~active & (command.drop | bursts.commands.ready)),
         ]
-        with m.If(self.commands.valid & self.commands.ready):
-            m.d.sync += [
-                active.eq(1),
-                drop.eq(command.drop),
-                back.eq(~shift),
-                ahead.eq(lane < command.offset),
-                spills.eq(final_octet[:3] < shift),
-                first.eq(1),
-                left.eq(final_octet[3:]),
-                # Without the carries of ``final_octet``, or any.
-                final.eq(~command.length[4:].any() & fits.bit_select(lane, 1)),
-                position.eq(command.address[3:]),
-                head_strobe.eq(0xFF << lane),
-                tail_strobe.eq(0xFF >> ~final_octet[:3]),
-            ]
-
         m.submodules.words = words = Skid(64)
         m.d.comb += [
             words.i.payload.eq(self.payload.payload.data),
@@ -157,9 +141,24 @@ class Placer(wiring.Component):
         ]
         with m.If(beat.ready):
             m.d.sync += beat.valid.eq(0)
-        with m.If(words.o.valid & words.o.ready):
-            m.d.sync += [held.eq(words.o.payload[8:]), ahead.eq(0)]
-        with m.If(emit):
+        with m.If(self.commands.valid & self.commands.ready):
+            m.d.sync += active.eq(1)
+        # In every cycle: what counts is the last.
+        with m.If(~active):
+            m.d.sync += [
+                drop.eq(command.drop),
+                back.eq(~shift),
+                ahead.eq(lane < command.offset),
+                spills.eq(final_octet[:3] < shift),
+                first.eq(1),
+                left.eq(final_octet[3:]),
+                # Without the carries of ``final_octet``, or any.
+                final.eq(~command.length[4:].any() & fits.bit_select(lane, 1)),
+                position.eq(command.address[3:]),
+                head_strobe.eq(0xFF << lane),
+                tail_strobe.eq(0xFF >> ~final_octet[:3]),
+            ]
+        with m.Elif(emit):
             m.d.sync += [
                 position.eq(position + 1),
                 left.eq(left - 1),
@@ -167,9 +166,13 @@ class Placer(wiring.Component):
                 first.eq(0),
                 active.eq(~final),
             ]
+        with m.If(words.o.valid & words.o.ready):
+            m.d.sync += [held.eq(words.o.payload[8:]), ahead.eq(0)]
         with m.If(emit & ~drop):
+            m.d.sync += beat.valid.eq(1)
+        # Without regard to ``emit``, which comes late: nobody looks at what is not valid.
+        with m.If(beat_free):
             m.d.sync += [
-                beat.valid.eq(1),
                 beat_held.data.eq(octets),
                 beat_held.strobe.eq(Mux(first, head_strobe, 0xFF) & Mux(final, tail_strobe, 0xFF)),
                 beat_held.last.eq(final | position.all()),
@@ -182,12 +185,15 @@ class Placer(wiring.Component):
             bursts.hold.eq(self.hold),
             self.fault.eq(bursts.fault),
         ]
+        # The bus's answer comes late, and only chooses.
         retired = Signal(TICKET_WIDTH)
+        following = Signal(TICKET_WIDTH, init=1)
         m.d.comb += [
             self.retires.eq(bursts.answered),
-            self.retired.eq(retired + bursts.answered),
+            self.retired.eq(Mux(bursts.answered, following, retired)),
         ]
-        m.d.sync += retired.eq(self.retired)
+        with m.If(bursts.answered):
+            m.d.sync += [retired.eq(following), following.eq(following + 1)]
         return m
 
     def _last(self, first, length):

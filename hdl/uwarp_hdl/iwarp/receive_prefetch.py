@@ -100,8 +100,9 @@ class ReceivePrefetch(wiring.Component):
         Strobe: nothing is read for ``look_qpn``, for which a Send waits.
     look, look_qpn : Out
         The row and the indices of a QP are to be read.
-    look_lost : In(1)
-        In the cycle after ``look``: they were not, it is asked for again.
+    look_lost, look_stale : In(1)
+        In the cycle after ``look``, or the second one: they were not, or the indices have changed.
+        It is asked for again.
     qp : Out(TableReadSignature)
     consumer : In
         Of ``look_qpn``, two cycles after ``look``.
@@ -140,6 +141,7 @@ class ReceivePrefetch(wiring.Component):
                 "look": Out(1),
                 "look_qpn": Out(qpn),
                 "look_lost": In(1),
+                "look_stale": In(1),
                 "qp": Out(TableReadSignature(QP_ROW, qpn, 4)),
                 "consumer": In(exact_log2(depth) + 1),
                 "posted": In(32),
@@ -267,6 +269,14 @@ class ReceivePrefetch(wiring.Component):
         with m.If(~self.waiting):
             m.d.sync += served.eq(0)
 
+        # In every cycle, though only what ROW gives is looked at.
+        row = self.qp.row
+        m.d.sync += [
+            up.eq((row.state == QpState.RTR) | (row.state == QpState.RTS)),
+            ring_addr.eq(row.rq_addr),
+            ring_log2.eq(row.rq_log2),
+        ]
+
         with m.FSM() as fsm:
             m.d.sync += self.idle.eq(fsm.ongoing("IDLE") & ~flying & self.pause)
             with m.State("IDLE"):
@@ -291,14 +301,7 @@ class ReceivePrefetch(wiring.Component):
                 m.d.comb += self.look.eq(1)
                 m.next = "ROW"
             with m.State("ROW"):
-                row = self.qp.row
-                m.d.sync += [
-                    up.eq((row.state == QpState.RTR) | (row.state == QpState.RTS)),
-                    ring_addr.eq(row.rq_addr),
-                    ring_log2.eq(row.rq_log2),
-                    asked.eq(get.data),
-                    again.eq(self.look_lost & self.pause),
-                ]
+                m.d.sync += [asked.eq(get.data), again.eq(self.look_lost & self.pause)]
                 m.next = "INDICES"
                 with m.If(self.look_lost):
                     m.next = "LOOK"
@@ -316,6 +319,11 @@ class ReceivePrefetch(wiring.Component):
                 m.next = "DIFFERENCES"
                 with m.If(~up):
                     m.next = "IDLE"
+                with m.Elif(self.look_stale):
+                    m.d.sync += again.eq(self.pause)
+                    m.next = "LOOK"
+                    with m.If(self.pause):
+                        m.next = "IDLE"
             with m.State("DIFFERENCES"):
                 burst_bits = exact_log2(largest)
                 behind = ~slot & in_ring

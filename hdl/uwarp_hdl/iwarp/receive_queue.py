@@ -58,7 +58,7 @@ class ReceiveLookupSignature(wiring.Signature):
     ``wrong``: else its receive is to be looked up once more. ``dismiss`` says that it takes none
     after all: what was looked up is forgotten. While it is offered ``may_take`` says
     whether it takes its receive unless it is late or its CQ is full, and lookups are for the next
-    one. ``given`` strobes when it is taken.
+    one. ``given`` strobes when it is taken; ``may_take`` stays for the cycle after.
     """
 
     def __init__(self, parameters: Parameters) -> None:
@@ -164,28 +164,38 @@ class ReceiveQueue(wiring.Component):
         sent_guess = Signal(reset_less=True)
         doubt = Signal()
         guess = Signal()
-        # A cycle late, when at the earliest the next one is given.
-        settled, consumed, misguessed = Signal(), Signal(), Signal()
+        # A cycle late, when at the earliest the next one is given. What the units around tell comes
+        # a long way, so it ends in registers.
+        given = Signal()
+        settled, takes_one = Signal(), Signal()
+        consumed, misguessed = Signal(), Signal()
         next_4 = Signal(32, reset_less=True)
-        m.d.comb += [guess.eq(look.may_take & ~doubt), look.unsettled.eq(held & sent)]
+        m.d.comb += [
+            guess.eq(look.may_take & ~doubt),
+            look.unsettled.eq(held & sent),
+            consumed.eq(sent & takes_one),
+            misguessed.eq(sent & settled & (takes_one != sent_guess)),
+        ]
         m.d.sync += [
+            given.eq(look.given),
             settled.eq(self.settle),
-            consumed.eq(sent & self.settle & self.consume),
-            misguessed.eq(sent & self.settle & (self.consume != sent_guess)),
+            takes_one.eq(self.settle & self.consume),
         ]
         # A cycle late, long before it is offered.
         waited, was_known, was_misguessed = Signal(), Signal(), Signal()
         next_5 = Signal(32, reset_less=True)
+        asked_qpn = Signal(width, reset_less=True)  # stays from the cycle after the lookup on
         m.d.sync += [
             waited.eq(look.waiting),
             was_known.eq(look.known),
             was_misguessed.eq(misguessed),
             next_5.eq(next_4),
+            asked_qpn.eq(look.qpn),
         ]
         with m.If(waited):
             m.d.sync += [
                 held.eq(was_known),
-                held_qpn.eq(look.qpn),
+                held_qpn.eq(asked_qpn),
                 held_next.eq(next_5),
                 look.wrong.eq(misguessed | was_misguessed),
             ]
@@ -197,10 +207,11 @@ class ReceiveQueue(wiring.Component):
             m.d.sync += sent.eq(0)
             with m.If(sent & sent_may_take):
                 m.d.sync += doubt.eq(~consumed)
-        with m.If(look.given & held):
+        # What was offered stays for the cycle after. Taken in every one: what counts is the last.
+        with m.If(given & held):
+            m.d.sync += [held.eq(0), sent.eq(1)]
+        with m.If(~sent):
             m.d.sync += [
-                held.eq(0),
-                sent.eq(1),
                 sent_qpn.eq(held_qpn),
                 sent_next.eq(held_next),
                 sent_may_take.eq(look.may_take),
@@ -284,7 +295,7 @@ class ReceiveQueue(wiring.Component):
         # What was written when the indices were read.
         consumed_1, consumed_qpn_1 = Signal(), Signal(width, reset_less=True)
         posted_1, posted_qpn_1 = Signal(), Signal(width, reset_less=True)
-        written_1 = Signal()
+        written_1, written_2 = Signal(), Signal()
 
         wiring.connect(m, prefetch.qp, wiring.flipped(self.qp))
         m.d.sync += [
@@ -295,13 +306,15 @@ class ReceiveQueue(wiring.Component):
             consumed_qpn_1.eq(sent_qpn),
             posted_1.eq(producer_write.en),
             posted_qpn_1.eq(producer_write.addr),
+            written_2.eq(written_1),
         ]
         m.d.comb += [
             lent.eq(prefetch.look & ~looked),
             written_1.eq(
                 (consumed_1 & (consumed_qpn_1 == qpn_1)) | (posted_1 & (posted_qpn_1 == qpn_1))
             ),
-            prefetch.look_lost.eq(taken_1 | written_1),
+            prefetch.look_lost.eq(taken_1),
+            prefetch.look_stale.eq(written_2),
             qpn.eq(Mux(lent, prefetch.look_qpn, look.qpn)),
             producer.addr.eq(qpn),
             consumer.addr.eq(qpn),
@@ -312,6 +325,7 @@ class ReceiveQueue(wiring.Component):
         # Lookup: valid[k], ahead[k] and so on are those of k cycles before.
         valid = Signal(5)
         ahead = Signal(4)
+        leaves = (look.offered | given) & held
         # Of the cycle of a lookup: the Send that is ahead, if it was guessed to take its receive.
         ahead_guess_1, ahead_qpn_1 = Signal(reset_less=True), Signal(width, reset_less=True)
         producer_2, consumer_2 = Signal(32, reset_less=True), Signal(32, reset_less=True)
@@ -336,14 +350,14 @@ class ReceiveQueue(wiring.Component):
                     Cat(
                         0,
                         look.lookup & ~lent,
-                        valid[1] & ~written_1,
-                        valid[2] & ~prefetch.fill,
+                        valid[1],
+                        valid[2] & ~written_2 & ~prefetch.fill,
                         valid[3],
                     ),
                 )
             ),
-            ahead_guess_1.eq(Mux(look.offered & held, guess, sent & ~settled & sent_guess)),
-            ahead_qpn_1.eq(Mux(look.offered & held, held_qpn, sent_qpn)),
+            ahead_guess_1.eq(Mux(leaves, guess, sent & ~settled & sent_guess)),
+            ahead_qpn_1.eq(Mux(leaves, held_qpn, sent_qpn)),
             ahead.eq(Cat(0, 0, ahead_guess_1 & (ahead_qpn_1 == qpn_1), ahead[2])),
             qpn_1.eq(qpn),
             qpn_2.eq(qpn_1),
@@ -367,19 +381,18 @@ class ReceiveQueue(wiring.Component):
         was_absent = Signal()
         absent = receive_4.available & ~present_4 & ~refused
         m.d.sync += [
-            refuses.eq(prefetch.refuse & (prefetch.look_qpn == look.qpn)),
+            refuses.eq(prefetch.refuse & (prefetch.look_qpn == asked_qpn)),
             refused.eq(waited & (refused | refuses)),
             was_absent.eq(valid[4] & absent),
         ]
-        # ``look.qpn`` stays from the lookup on.
         is_reset = Signal()
-        m.d.sync += is_reset.eq(is_rung(look.qpn))
+        m.d.sync += is_reset.eq(is_rung(asked_qpn))
         m.d.comb += [
             look.receive.eq(receive_4),
             look.receive.available.eq(receive_4.available & ~refused),
             look.known.eq(valid[4] & ~absent & ~cleared & ~(resetting & is_reset)),
             prefetch.miss.eq(waited & was_absent),
-            prefetch.miss_qpn.eq(look.qpn),
+            prefetch.miss_qpn.eq(asked_qpn),
             prefetch.waiting.eq(waited),
         ]
         wiring.connect(m, wiring.flipped(self.wqe_read), prefetch.read)

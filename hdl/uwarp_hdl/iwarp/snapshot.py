@@ -172,7 +172,7 @@ class MapSnapshot(wiring.Component):
             ),
             queue.i.payload.strobe.eq(gathered.strobe),
         ]
-        m.d.sync += push.eq(self.word_valid & self.word_last)
+        m.d.sync += push.eq(self.word_last)
         strobe = Cat(~at_head & (~at_tail | last[3]), ~at_tail & (~at_head | ~first[3]))
         for i in range(64 // MAP_WORD):
             with m.If(self.word_valid & (lane == i)):
@@ -251,7 +251,7 @@ class MapSnapshot(wiring.Component):
                     m.d.sync += [number.eq(number + step), place.eq(0)]
                     m.next = "WORDS"
             with m.State("WORDS"):
-                with m.If(self.word_valid & self.word_last):
+                with m.If(self.word_last):
                     m.next = "ROOM"
                     with m.If(final | (is_last & is_empty)):
                         m.next = "EDGES"

@@ -60,7 +60,7 @@ class ValidityMap(wiring.Component):
     word : Out(MAP_WORD)
         The bits of the range that were set; the others read 0.
     word_last : Out(1)
-        With ``word_valid``: the clear's last word.
+        Strobe: it is the clear's last word.
     busy : Out(1)
         After a reset, until all bits are 0. Nothing is taken before.
     """
@@ -174,10 +174,11 @@ class ValidityMap(wiring.Component):
             write.addr.eq(changed.index),
             write.data.eq(new),
             write.en.eq(changed.valid),
-            self.word_valid.eq(changed.valid & changed.clear & ~self.busy),
             self.word.eq(difference),
-            self.word_last.eq(changed.last),
         ]
+        # As ``changed``. While ``busy``, what is loaded is the sweep's.
+        cleared = loaded.valid & loaded.clear & ~self.busy
+        m.d.sync += [self.word_valid.eq(cleared), self.word_last.eq(cleared & loaded.last)]
         with m.If(changed.valid & changed.last):
             m.d.sync += self.busy.eq(0)
 

@@ -100,11 +100,13 @@ class GroupCopies(wiring.Component):
         is_last = self.members.last
         ask = Signal()
         leaves = Signal()
+        # Not ``sink.valid``, apart from it: what takes the datagram is far from here.
+        offers_none = Signal(init=1)
         m.d.comb += [
             ask.eq(source.valid & datagram.group & ~asked & ~known),
             self.members.row.eq(datagram.qpn),
             self.members.member.eq(member),
-            leaves.eq(sink.valid & sink.ready),
+            leaves.eq(~offers_none & sink.ready),
         ]
         m.d.sync += asked.eq(ask)
         with m.If(asked):
@@ -115,8 +117,10 @@ class GroupCopies(wiring.Component):
         # From registers, since what takes it is far, all that is not as it came.
         qpn = Signal.like(datagram.qpn, reset_less=True)
         is_copied, has_payload = Signal(reset_less=True), Signal(reset_less=True)
+        offers = source.valid & room & (~datagram.group | known) & ~leaves
         m.d.sync += [
-            sink.valid.eq(source.valid & room & (~datagram.group | known) & ~leaves),
+            sink.valid.eq(offers),
+            offers_none.eq(~offers),
             qpn.eq(datagram.qpn),
             self.more.eq(datagram.group & ~is_last),
             is_copied.eq(datagram.group & is_last),
