@@ -320,6 +320,8 @@ class WqeFetch(wiring.Component):
                 m.d.sync += mtu.eq(clamped_mtu(self._parameters, context.path_mtu))
                 with m.If(taken):
                     m.d.sync += [failed.eq(unreadable), count.eq(count + 1)]
+                # Whatever is there, until the word is: whether it is taken is known late.
+                with m.If(collects):
                     with m.Switch(count):
                         for index in range(_LKEY_WORD):
                             with m.Case(index):
@@ -530,10 +532,11 @@ class WqeFetch(wiring.Component):
 
         with m.Switch(arriving):
             for index, start in enumerate(addr_words):
-                with m.Case(start):
-                    m.d.sync += addr.eq(word)
                 with m.Case(start + 1):
                     m.d.comb += wanted.eq(wqe.num_sge > index)
+        # The word before.
+        with m.If(arriving.any()):
+            m.d.sync += addr.eq(word)
         # The row's words come one after the other, the next row's first not before the last.
         row = self.region
         m.d.comb += [
@@ -545,8 +548,11 @@ class WqeFetch(wiring.Component):
             with m.If(strobe):
                 m.d.sync += keep_half_words(region, row.row, half_words(numbers))
         with m.If(wanted):
+            m.d.sync += octets.eq(octets + length)
+        # Whatever is there, until one is wanted, which is known late; then it stays for two cycles
+        # more.
+        with m.If(~(look | add)):
             m.d.sync += [
-                octets.eq(octets + length),
                 element.addr.eq(addr),
                 element.length.eq(length),
                 lkey.eq(arriving_lkey),
