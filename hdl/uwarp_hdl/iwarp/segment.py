@@ -329,6 +329,7 @@ class Segmenter(wiring.Component):
                 "head_epoch": EPOCH_WIDTH,
                 "tail": slot_bits,
                 "count": range(n_slots + 1),
+                "some": 1,  # it is not 0
                 "epoch": EPOCH_WIDTH,
                 "piece": piece_bits,  # that the head message's next segment begins in
                 "under_way": 1,  # a segment of that message was sent: ``mo`` is not 0
@@ -390,6 +391,7 @@ class Segmenter(wiring.Component):
         finds = Signal(len(MessageWord))
         finding = Signal()  # one of them is
         empty = Signal()  # so is ``row``
+        alone = Signal()  # the head message, in its list: known long before it leaves
         at_once = Signal()  # the list of the message that comes has its turn, if it was empty
         owner = Signal(list_layout)
         row = Signal(row_layout)
@@ -465,9 +467,13 @@ class Segmenter(wiring.Component):
             self.coming.eq(decides),
             self.comes.eq(sizes),
             looks_up.eq(turn_taken | (appends_row & empty & at_once)),
-            empty.eq(row.count == 0),
+            empty.eq(~row.some),
             written.eq(row),
-            written.count.eq(row.count + leaves.replicate(len(row.count)) + appends_row),
+            written.some.eq(appends_row | (row.some & ~(leaves & alone))),
+            # Never both.
+            written.count.eq(
+                row.count + Cat(leaves | appends_row, leaves.replicate(len(row.count) - 1))
+            ),
             written.epoch.eq(row.epoch + resets_row),
             row_write.data.eq(counted),
             self.qp.index.eq(owner.qpn),
@@ -490,6 +496,7 @@ class Segmenter(wiring.Component):
             piece_read.addr.eq(Cat(row.piece, row.head)),
             self.failed_slot.eq(row.head),
         ]
+        m.d.sync += alone.eq(row.count == 1)
         m.d.sync += [stored.eq(store_read.data), noted.eq(note_read.data)]
         response_slot = Signal(slot_bits, reset_less=True)
         # Of a response, but 0 where it is a piece's that is written.
@@ -712,18 +719,15 @@ class Segmenter(wiring.Component):
         m.d.sync += self.wakes.ready.eq(0)
         with m.If(~turn_again):
             m.d.sync += woken_valid.eq(0)
+        # Whether or not it is written, which is known late.
         with m.If(steps_aside):
-            m.d.comb += [
-                aside_write.data.eq(aside_look.data | Cat(~owner.responds, owner.responds)),
-                aside_write.en.eq(1),
-            ]
-        with m.Elif(clearing):
+            m.d.comb += aside_write.data.eq(aside_look.data | Cat(~owner.responds, owner.responds))
+        with m.Elif(~clearing):
+            m.d.comb += aside_write.data.eq(aside_look.data & Cat(wake_step, ~wake_step))
+        with m.If(steps_aside | clearing):
             m.d.comb += aside_write.en.eq(1)
         with m.Elif(at_wake & ~self.wakes.ready & ~decides & ~turn_again & ~woken_valid):
-            m.d.comb += [
-                aside_write.data.eq(aside_look.data & Cat(wake_step, ~wake_step)),
-                aside_write.en.eq(1),
-            ]
+            m.d.comb += aside_write.en.eq(1)
             m.d.sync += [
                 self.wakes.ready.eq(wake_step),
                 wake_step.eq(~wake_step),
@@ -939,7 +943,7 @@ class Segmenter(wiring.Component):
             size = Mux(fits, remaining, room - (full_end & mask))
             m.d.sync += [
                 ends.eq(~frame | single),
-                has_more.eq((frame & ~single) | (row.count != 1)),
+                has_more.eq((frame & ~single) | ~alone),
                 needed.eq(size),
                 has_payload.eq(~is_bare & remaining.any()),
                 drained.eq(0),
@@ -992,6 +996,7 @@ class Segmenter(wiring.Component):
                 row.head_epoch.eq(arrived.epoch),
                 row.tail.eq(arrived.slot),
                 row.count.eq(1),
+                row.some.eq(1),
             ]
         with m.If(loads[0]):
             m.d.sync += mo.eq(row_read.data)
