@@ -690,8 +690,9 @@ class Segmenter(wiring.Component):
         m.d.comb += self.quads.word.eq(octets)
         with m.If(at.any()):
             m.d.sync += quad_row.eq(quad_row + 1)
+        # The TO is a long sum, and first asked for two cycles later.
         with m.If(quads_begin):
-            m.d.sync += quad_row.eq(0)
+            m.d.sync += [quad_row.eq(0), to.eq(Cat(cut.to_low, kind.to_high) + mo)]
         with m.If(at[_QUADS - 1]):
             m.d.sync += number.eq(number + 1)
 
@@ -924,7 +925,6 @@ class Segmenter(wiring.Component):
             given, coming = kind_given, kind_given.opcode
             reads = coming == Opcode.READ_REQUEST
             m.d.sync += [
-                to.eq(Cat(cut.to_low, given.to_high) + mo),
                 octet.eq(Cat(Const(0, 2), coming == Opcode.SEND)),
                 headers.eq(self._headers(coming, cut.ipv6, given.vlan_valid)),
                 numbered.eq(sound & (coming != Opcode.WRITE) & ~owner.responds),
