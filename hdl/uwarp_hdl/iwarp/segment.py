@@ -377,7 +377,9 @@ class Segmenter(wiring.Component):
 
         arrival = self.messages.p
         response, responding = self.responses.p, self.responding.p
-        arrived = Signal(link_layout, reset_less=True)
+        # What is appended: a response is one of the QP's present life, which ``row`` tells.
+        arrived, arrived_epoch = Signal(link_layout), Signal(EPOCH_WIDTH, reset_less=True)
+        arrived_slot = Signal(slot_bits, reset_less=True)
         next_piece = Signal(piece_bits)
         piece_ends = Signal()  # but the segment goes on
         emits = Signal()  # the state EMIT, from a register
@@ -468,6 +470,8 @@ class Segmenter(wiring.Component):
             self.comes.eq(sizes),
             looks_up.eq(turn_taken | (appends_row & empty & at_once)),
             empty.eq(~row.some),
+            arrived.slot.eq(arrived_slot),
+            arrived.epoch.eq(Mux(owner.responds, row.epoch, arrived_epoch)),
             written.eq(row),
             written.some.eq(appends_row | (row.some & ~(leaves & alone))),
             # Never both.
@@ -804,14 +808,10 @@ class Segmenter(wiring.Component):
                 ]
                 with m.If(owner.responds):
                     m.d.comb += self.responding.ready.eq(1)
-                    m.d.sync += [
-                        arrived.slot.eq(responding.slot),
-                        arrived.epoch.eq(
-                            data.View(row_layout, row_read.data[: row_layout.size]).epoch
-                        ),
-                    ]
+                    m.d.sync += arrived_slot.eq(responding.slot)
                 with m.Else():
-                    m.d.sync += [arrived.slot.eq(arrival.slot), arrived.epoch.eq(arrival.epoch)]
+                    m.d.sync += arrived_slot.eq(arrival.slot)
+                m.d.sync += arrived_epoch.eq(arrival.epoch)
                 m.next = "APPEND_ROW"
 
             with m.State("APPEND_ROW"):
