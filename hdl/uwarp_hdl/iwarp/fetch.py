@@ -274,9 +274,8 @@ class WqeFetch(wiring.Component):
         inline, ipv6 = flag[WqeFlag.INLINE], flag[WqeFlag.IPV6]
 
         m.d.comb += done.eq(self.messages.valid & self.messages.ready)
-        arriving = Mux(taken, count, 0)
         octets, allowed = self._check_elements(
-            m, wqe, reads, context, words.o.p.data, arriving, done, compares, count, looks
+            m, wqe, reads, context, words.o.p.data, taken, done, compares, count, looks
         )
 
         # Also of a ``granule_log2`` of 0; of one that is wrong it does not matter.
@@ -501,14 +500,13 @@ class WqeFetch(wiring.Component):
             m.d.sync += halves[1].eq(reader.data)
         return context, loads
 
-    def _check_elements(self, m, wqe, reads, context, word, arriving, done, compares, count, looks):
+    def _check_elements(self, m, wqe, reads, context, word, taken, done, compares, count, looks):
         """Look up, add and compare each SGE, and write it as a piece. Before all those of a WQE, as
         it is asked for, the octets that may be inline: an inline WQE has no SGE.
 
-        Word ``arriving`` of the entry, 0 also if there is none, is ``word``. With ``looks`` none
-        can be taken; ``count`` is the number of the next. Returns the sum of the
-        lengths, and whether all SGEs are allowed: known one and four cycles after the last one's
-        second word. Both begin anew with ``done``.
+        Word ``count`` of the entry is ``word``, if one is ``taken``. With ``looks`` none can be.
+        Returns the sum of the lengths, and whether all SGEs are allowed: known one and four cycles
+        after the last one's second word. Both begin anew with ``done``.
         """
         addr_words = [SEND_WQE.offset("sge_addr") // 64]
         addr_words += [
@@ -530,12 +528,14 @@ class WqeFetch(wiring.Component):
         piece_length = Signal(32, init=(1 << 32) - 1, reset_less=True)
         length, arriving_lkey = word[:32], word[32:]
 
-        with m.Switch(arriving):
+        # Early, apart from whether it is taken.
+        second = Signal(attrs={"keep": 1})
+        with m.Switch(count):
             for index, start in enumerate(addr_words):
                 with m.Case(start + 1):
-                    m.d.comb += wanted.eq(wqe.num_sge > index)
-        # The word before.
-        with m.If(arriving.any()):
+                    m.d.comb += second.eq(wqe.num_sge > index)
+        m.d.comb += wanted.eq(taken & second)
+        with m.If(taken):
             m.d.sync += addr.eq(word)
         # The row's words come one after the other, the next row's first not before the last.
         row = self.region
