@@ -245,26 +245,25 @@ class WqeFetch(wiring.Component):
         failed = Signal()
         unreadable = Signal()
         clears = Signal()
-        looks = Signal()  # an SGE's region cannot be looked up
+        looks = Signal()  # in the next cycle an SGE's region cannot be looked up
         spoiled = Signal()  # ``unreadable`` in the cycle before
         collects = Signal()  # words, and their context is there
         taken = Signal()
         last = Signal()
-        # Before a row is written it is held for longer than its reads take: a cycle late is early
-        # enough.
-        held = Signal()
-        m.d.sync += held.eq(self.region.held)
+        collects_next = Signal()
         m.d.comb += [
-            words.o.ready.eq(collects & ~looks & ~held),
+            collects_next.eq(context_loads | (collects & ~(taken & last))),
             taken.eq(words.o.valid & words.o.ready),
             last.eq(count == Mux(context.wide, WIDE_WORDS - 1, WQE_WORDS - 1)),
             unreadable.eq(failed | words.o.p.error),
         ]
-        with m.If(context_loads):
-            m.d.sync += collects.eq(1)
-        with m.Elif(taken & last):
-            m.d.sync += collects.eq(0)
-        m.d.sync += spoiled.eq(unreadable)
+        m.d.sync += [
+            collects.eq(collects_next),
+            # Before a row is written it is held for longer than its reads take: a cycle late is
+            # early enough.
+            words.o.ready.eq(collects_next & ~looks & ~self.region.held),
+            spoiled.eq(unreadable),
+        ]
 
         opcodes = {opcode: Signal(name=f"is_{opcode.name.lower()}") for opcode in _POSTED}
         for opcode, matches in opcodes.items():
@@ -504,7 +503,7 @@ class WqeFetch(wiring.Component):
         """Look up, add and compare each SGE, and write it as a piece. Before all those of a WQE, as
         it is asked for, the octets that may be inline: an inline WQE has no SGE.
 
-        Word ``count`` of the entry is ``word``, if one is ``taken``. With ``looks`` none can be.
+        Word ``count`` of the entry is ``word``, if one is ``taken``; after ``looks`` none can be.
         Returns the sum of the lengths, and whether all SGEs are allowed: known one and four cycles
         after the last one's second word. Both begin anew with ``done``.
         """
@@ -543,7 +542,7 @@ class WqeFetch(wiring.Component):
             row.index.eq(Mux(look | add, lkey, arriving_lkey)[8:]),
             row.word.eq(Cat(look, add)),
         ]
-        m.d.sync += looks.eq(look & (count >= WQE_WORDS))
+        m.d.comb += looks.eq(look & (count >= WQE_WORDS))
         for strobe, numbers in zip((look, add, compares), REGION_READS[0], strict=False):
             with m.If(strobe):
                 m.d.sync += keep_half_words(region, row.row, half_words(numbers))
