@@ -605,9 +605,9 @@ class Segmenter(wiring.Component):
         with m.If(offers):
             m.d.sync += segment_taken.eq(segment_done)
         asked = self.read_openings.p
+        m.d.sync += data_register(m, asked.msn).eq(msn)  # known long before one is offered
         m.d.comb += [
             asked.qpn.eq(owner.qpn),
-            asked.msn.eq(msn),
             asked.lkey.eq(quads_of.immediate),
             asked.addr.eq(address),
             asked.mlen.eq(cut.length),
@@ -998,12 +998,13 @@ class Segmenter(wiring.Component):
                 row.count.eq(1),
                 row.some.eq(1),
             ]
-        with m.If(loads[0]):
-            m.d.sync += mo.eq(row_read.data)
-        with m.If(loads[0] & ~row.under_way):
-            m.d.sync += mo.eq(0)
+        # The MO is needed no earlier than what is begun.
+        row_word = Signal(32, reset_less=True)
+        m.d.sync += row_word.eq(row_read.data)
         with m.If(loads[1]):
-            m.d.sync += begun.eq(row_read.data)
+            m.d.sync += [mo.eq(row_word), begun.eq(row_read.data)]
+        with m.If(loads[1] & ~row.under_way):
+            m.d.sync += mo.eq(0)
         with m.If((loads[1] & ~row.in_piece) | piece_ends):
             m.d.sync += begun.eq(0)
         with m.If(loads[2]):
