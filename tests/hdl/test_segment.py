@@ -120,8 +120,8 @@ class SegmenterBench:
             if len(self.rows) == 6:
                 self.quads.append(b"".join(self.rows)[4:])
                 self.rows = []
-        # That of the cycle before, of which the slot was set one cycle earlier.
-        if self.recalls and self.recall_was_ready and self.recalls < self.now - 1:
+        # That of two cycles before, of which the slot was set one cycle earlier.
+        if self.recalls and self.recall_was_ready[0] and self.recalls < self.now - 2:
             word = MessageWord(len(self.words))
             self.words[word] = message_words(PARAMETERS)[word].from_bits(
                 recalled & (1 << message_words(PARAMETERS)[word].size) - 1
@@ -137,7 +137,7 @@ class SegmenterBench:
                 assert value == message[name], f"{name}; seed {self.seed}"
             self.ends.append((message["index"], source.qpn, msn))
             self.ended.append(message["slot"])
-        self.recall_was_ready = recall_ready
+        self.recall_was_ready = (self.recall_was_ready[1], recall_ready)
 
     def header(self, number):
         """What the quads of a segment say."""
@@ -164,7 +164,7 @@ class SegmenterBench:
             await self.until(ctx, lambda: not ctx.get(self.dut.busy))
             await script(ctx)
 
-        self.recall_was_ready = 0
+        self.recall_was_ready = (0, 0)  # of the last two cycles
         self.names = self.dut.segments.payload.shape().members
         simulator = Simulator(self.dut)
         simulator.add_clock(6.4e-9)

@@ -72,13 +72,14 @@ def test_what_each_message_frees():
         requested, words = [], []
         completions = dut.completions.requests, dut.completions.words
         waiting, owed, finished = list(messages), 0, 0
-        was_ready = asked = 0
+        asks = [(0, None)] * 2  # of the last two cycles
         to_pass = len(messages)
         for _ in range(2000):
             ctx.set(dut.done.valid, bool(waiting))
             if waiting:
                 done = {name: value for name, value in waiting[0].items() if name in DONE}
                 ctx.set(dut.done.payload, done)
+            was_ready, asked = asks.pop(0)
             if waiting and was_ready:
                 assert asked.slot == waiting[0]["slot"]
                 layout = WORDS[MessageWord(asked.word)]
@@ -110,12 +111,13 @@ def test_what_each_message_frees():
                 dut.recall,
             )
             *values, was_ready, asked = values
+            asks.append((was_ready, asked))
             taken, is_finished, completes, request, has_word, word, *values = values
             retires, retirement, *values = values
             assert taken == is_finished
             if taken:
                 waiting.pop(0)
-                was_ready = 0
+                asks = [(0, None)] * 2
                 owed -= 1
                 finished += 1
                 assert owed >= 0, "a message ended before its last frame had left"

@@ -245,26 +245,25 @@ class WqeFetch(wiring.Component):
         failed = Signal()
         unreadable = Signal()
         clears = Signal()
-        looks = Signal()  # an SGE's region cannot be looked up
+        looks = Signal()  # in the next cycle an SGE's region cannot be looked up
         spoiled = Signal()  # ``unreadable`` in the cycle before
         collects = Signal()  # words, and their context is there
         taken = Signal()
         last = Signal()
-        # Before a row is written it is held for longer than its reads take: a cycle late is early
-        # enough.
-        held = Signal()
-        m.d.sync += held.eq(self.region.held)
+        collects_next = Signal()
         m.d.comb += [
-            words.o.ready.eq(collects & ~looks & ~held),
+            collects_next.eq(context_loads | (collects & ~(taken & last))),
             taken.eq(words.o.valid & words.o.ready),
             last.eq(count == Mux(context.wide, WIDE_WORDS - 1, WQE_WORDS - 1)),
             unreadable.eq(failed | words.o.p.error),
         ]
-        with m.If(context_loads):
-            m.d.sync += collects.eq(1)
-        with m.Elif(taken & last):
-            m.d.sync += collects.eq(0)
-        m.d.sync += spoiled.eq(unreadable)
+        m.d.sync += [
+            collects.eq(collects_next),
+            # Before a row is written it is held for longer than its reads take: a cycle late is
+            # early enough.
+            words.o.ready.eq(collects_next & ~looks & ~self.region.held),
+            spoiled.eq(unreadable),
+        ]
 
         opcodes = {opcode: Signal(name=f"is_{opcode.name.lower()}") for opcode in _POSTED}
         for opcode, matches in opcodes.items():
@@ -274,9 +273,8 @@ class WqeFetch(wiring.Component):
         inline, ipv6 = flag[WqeFlag.INLINE], flag[WqeFlag.IPV6]
 
         m.d.comb += done.eq(self.messages.valid & self.messages.ready)
-        arriving = Mux(taken, count, 0)
         octets, allowed = self._check_elements(
-            m, wqe, reads, context, words.o.p.data, arriving, done, compares, count, looks
+            m, wqe, reads, context, words.o.p.data, taken, done, compares, count, looks
         )
 
         # Also of a ``granule_log2`` of 0; of one that is wrong it does not matter.
@@ -320,6 +318,8 @@ class WqeFetch(wiring.Component):
                 m.d.sync += mtu.eq(clamped_mtu(self._parameters, context.path_mtu))
                 with m.If(taken):
                     m.d.sync += [failed.eq(unreadable), count.eq(count + 1)]
+                # Whatever is there, until the word is: whether it is taken is known late.
+                with m.If(collects):
                     with m.Switch(count):
                         for index in range(_LKEY_WORD):
                             with m.Case(index):
@@ -499,14 +499,13 @@ class WqeFetch(wiring.Component):
             m.d.sync += halves[1].eq(reader.data)
         return context, loads
 
-    def _check_elements(self, m, wqe, reads, context, word, arriving, done, compares, count, looks):
+    def _check_elements(self, m, wqe, reads, context, word, taken, done, compares, count, looks):
         """Look up, add and compare each SGE, and write it as a piece. Before all those of a WQE, as
         it is asked for, the octets that may be inline: an inline WQE has no SGE.
 
-        Word ``arriving`` of the entry, 0 also if there is none, is ``word``. With ``looks`` none
-        can be taken; ``count`` is the number of the next. Returns the sum of the
-        lengths, and whether all SGEs are allowed: known one and four cycles after the last one's
-        second word. Both begin anew with ``done``.
+        Word ``count`` of the entry is ``word``, if one is ``taken``; after ``looks`` none can be.
+        Returns the sum of the lengths, and whether all SGEs are allowed: known one and four cycles
+        after the last one's second word. Both begin anew with ``done``.
         """
         addr_words = [SEND_WQE.offset("sge_addr") // 64]
         addr_words += [
@@ -528,25 +527,31 @@ class WqeFetch(wiring.Component):
         piece_length = Signal(32, init=(1 << 32) - 1, reset_less=True)
         length, arriving_lkey = word[:32], word[32:]
 
-        with m.Switch(arriving):
+        # Early, apart from whether it is taken.
+        second = Signal(attrs={"keep": 1})
+        with m.Switch(count):
             for index, start in enumerate(addr_words):
-                with m.Case(start):
-                    m.d.sync += addr.eq(word)
                 with m.Case(start + 1):
-                    m.d.comb += wanted.eq(wqe.num_sge > index)
+                    m.d.comb += second.eq(wqe.num_sge > index)
+        m.d.comb += wanted.eq(taken & second)
+        with m.If(taken):
+            m.d.sync += addr.eq(word)
         # The row's words come one after the other, the next row's first not before the last.
         row = self.region
         m.d.comb += [
             row.index.eq(Mux(look | add, lkey, arriving_lkey)[8:]),
             row.word.eq(Cat(look, add)),
         ]
-        m.d.sync += looks.eq(look & (count >= WQE_WORDS))
+        m.d.comb += looks.eq(look & (count >= WQE_WORDS))
         for strobe, numbers in zip((look, add, compares), REGION_READS[0], strict=False):
             with m.If(strobe):
                 m.d.sync += keep_half_words(region, row.row, half_words(numbers))
         with m.If(wanted):
+            m.d.sync += octets.eq(octets + length)
+        # Whatever is there, until one is wanted, which is known late; then it stays for two cycles
+        # more.
+        with m.If(~(look | add)):
             m.d.sync += [
-                octets.eq(octets + length),
                 element.addr.eq(addr),
                 element.length.eq(length),
                 lkey.eq(arriving_lkey),

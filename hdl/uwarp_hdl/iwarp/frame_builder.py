@@ -212,7 +212,7 @@ class FrameBuilder(wiring.Component):
         sweep = Signal(range(n_slots))
 
         start = Signal()
-        heads = Signal()  # the state HEADER
+        heads, at_last = Signal(), Signal()  # the state HEADER; in it, at ``last_step``
         word = Signal(64)
         word_valid = Signal()
         alone = Signal()  # only the high quad is of the frame
@@ -271,9 +271,11 @@ class FrameBuilder(wiring.Component):
         m.d.comb += [
             header.left_taken.eq(takes),
             header.advance.eq(heads),
+            header.last.eq(at_last),
             self.segments.ready.eq(clear),
             start.eq(clear & self.segments.valid),
         ]
+        m.d.sync += at_last.eq(heads & (header.following == last_step))
         with m.If(start):
             m.d.sync += idle.eq(0)
         with m.Elif(end):
@@ -327,8 +329,7 @@ class FrameBuilder(wiring.Component):
                 # The words asked for then replace these 4 cycles later, at the earliest.
                 with m.If(header.step >= FIELDS_STEP):
                     m.d.sync += destination_used.eq(1)
-                with m.If(header.step == last_step):
-                    m.d.comb += header.last.eq(1)
+                with m.If(at_last):
                     m.d.sync += heads.eq(0)
                     with m.If(segment.has_payload):
                         m.d.comb += begins_payload.eq(1)

@@ -142,7 +142,8 @@ class PayloadReader(wiring.Component):
     def _ask(self, m, words, alignments):
         job, bursts = self.jobs.p, self.read.bursts
         first = job.address[:3]
-        alignment = alignments.i.p
+        # It is put in the cycle after the job's first, in which the job does not end.
+        alignment = data_register(m, alignments.i.p)
         more = (first + job.length - 1) >> 3
         last_octet = Signal(3)  # of the word of the frame
         rotate = Signal(3)
@@ -158,9 +159,7 @@ class PayloadReader(wiring.Component):
         vacant = Signal(range(FIFO_WORDS + 1), init=FIFO_WORDS)
         is_last = Signal()
         ask, asked, popped = Signal(), Signal(), Signal()
-        m.d.comb += [
-            last_octet.eq(job.place + job.length[:3] - 1),
-            rotate.eq(job.place - first),
+        m.d.sync += [
             alignment.more.eq(more),
             alignment.single.eq(more == 0),
             alignment.place.eq(job.place),
@@ -170,19 +169,24 @@ class PayloadReader(wiring.Component):
             alignment.spill.eq(last_octet < rotate),
             alignment.final.eq(job.final),
             alignment.qpn.eq(job.qpn),
+            alignments.i.valid.eq(0),
+        ]
+        m.d.comb += [
+            last_octet.eq(job.place + job.length[:3] - 1),
+            rotate.eq(job.place - first),
             is_last.eq(line == last_line),
             end.eq(Mux(is_last, last_end, BURST_WORDS - 1)),
         ]
         has_room = Mux(asked, vacant >= 2 * BURST_WORDS, vacant >= BURST_WORDS)
         with m.FSM():
             with m.State("JOB"):
-                m.d.comb += alignments.i.valid.eq(self.jobs.valid)
                 m.d.sync += [
                     line.eq(0),
                     begin.eq(offset),
                     Cat(last_end, last_line).eq(offset + more),
                 ]
                 with m.If(self.jobs.valid & alignments.i.ready):
+                    m.d.sync += alignments.i.valid.eq(1)
                     m.next = "BURSTS"
             with m.State("BURSTS"):
                 with m.If(~bursts.valid & has_room):

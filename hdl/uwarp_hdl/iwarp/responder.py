@@ -247,13 +247,14 @@ class Responder(wiring.Component):
         all_wait = Signal()
         full = Signal()
         waits_next = Signal.like(waits)
+        told = Signal()  # one was taken, which is known late: it counts until the next cycle
         terminate = self.requests.p.terminate
         kept = self.requests.valid & self.requests.ready & terminate & ~self.lost
         tells = self.terminates.valid & self.terminates.ready
         word = self.destination.row
         m.d.comb += [
             full.eq(all_wait & at[0]),
-            waits_next.eq(waits + kept - tells),
+            waits_next.eq(waits + kept - told),
             address.slot.eq(Cat(out_of, Const(-1, len(address.slot) - len(out_of)))),
             address.index.eq(step),
             self.destination.index.eq(address),
@@ -261,13 +262,15 @@ class Responder(wiring.Component):
             given.eq(fetches & ~self.destination_taken),
         ]
         m.d.sync += [
+            told.eq(tells),
             waits.eq(waits_next),
             all_wait.eq(waits_next == TOLD),
             comes.eq(Mux(given, 1 << step, 0)),
             arrives.eq(comes),
         ]
         # The next one is not read before this one is taken.
-        with m.If((waits != 0) & ~self.terminates.valid & ~comes.any() & ~arrives.any()):
+        waits_now = (waits != 0) & ~told
+        with m.If(waits_now & ~self.terminates.valid & ~comes.any() & ~arrives.any()):
             m.d.sync += fetches.eq(1)
         with m.If(given):
             m.d.sync += step.eq(step + 1)

@@ -198,7 +198,8 @@ class SendScheduler(wiring.Component):
     retirements : In(stream of retirement_layout)
         Frees the message slot, and gives back the CQ slot on ``release``.
     fetches : Out(stream of fetch_layout)
-        Each has a CQ slot reserved and a message slot of its own.
+        Each has a CQ slot reserved and a message slot of its own. Taken not before the cycle after
+        that in which it is first offered.
     resets : Out(stream of QPN)
         The QP begins anew; taken before any later fetch of that QP.
     qp : Out(TableReadSignature)
@@ -245,7 +246,7 @@ class SendScheduler(wiring.Component):
                 "work": 1,  # the producer is not ``next``
             }
         )
-        # What is read is never what is written.
+        # What is read and looked at is never what is written.
         m.submodules.rows = rows = Memory(
             shape=32, depth=4 * n_qp, init=[], attrs={"no_rw_check": 1}
         )
@@ -273,7 +274,9 @@ class SendScheduler(wiring.Component):
         next_index = Signal(32, reset_less=True)
         more = Signal()  # work after this WQE
         reserve, release = Signal(), Signal()  # is asked for from the next cycle on
-        can_ask, reserved = Signal(), Signal()
+        asking, reserved = Signal(), Signal()
+        can_ask = ~asking
+        granted = Signal(reset_less=True)  # the answer
         may_fetch = Signal()
         retire = Signal()
         more_extra, less_extra = Signal(), Signal()
@@ -420,7 +423,7 @@ class SendScheduler(wiring.Component):
                 m.next = "IDLE"
                 with m.If(~row.waiting & at_once):
                     # A cycle before it is decided: what is decided then is known but for ``work``.
-                    m.d.comb += reserve.eq(work & may_fetch & can_ask)
+                    m.d.comb += reserve.eq(may_fetch & can_ask)
                     m.next = "DECIDE"
 
             with m.State("RETIRE"):
@@ -455,16 +458,10 @@ class SendScheduler(wiring.Component):
                 m.d.comb += [
                     self.credits.granted.ready.eq(known),
                     read.addr.eq(Cat(_Word.STATE, retirement.qpn)),
-                    write.addr.eq(Cat(_Word.NEXT, qpn)),
-                    write.data.eq(next_index),
                 ]
+                m.d.sync += granted.eq(self.credits.granted.p)
                 with m.If(self.credits.granted.valid & known):
-                    with m.If(self.credits.granted.p):
-                        m.d.comb += write.en.eq(1)
-                        m.next = "FETCH"
-                    with m.Else():
-                        m.d.comb += queues_one.eq(1)
-                        m.next = "IDLE"
+                    m.next = "FETCH"
                 with m.Elif(retires & ~retirement.release):
                     m.next = "GRANT_RETIRE"
 
@@ -481,21 +478,30 @@ class SendScheduler(wiring.Component):
                 m.next = "GRANT"
 
             with m.State("FETCH"):
+                # NEXT is written while the fetch is offered.
                 m.d.comb += [
-                    self.fetches.valid.eq(free.valid & qp_known),
+                    self.fetches.valid.eq(granted & free.valid & qp_known),
+                    write.en.eq(granted),
                     written.work.eq(more),
                     written.waiting.eq(more),
                     written.in_flight.eq(row.in_flight + 1),
                     written.active.eq(1),
                 ]
-                with m.If(self.fetches.valid & self.fetches.ready):
+                with m.If(~granted):
+                    m.d.comb += queues_one.eq(1)
+                    m.next = "IDLE"
+                with m.Elif(self.fetches.valid & self.fetches.ready):
                     m.d.comb += [
                         free.ready.eq(1),
-                        write.en.eq(1),
                         queues_one.eq(more),
                         more_extra.eq(row.active),
                     ]
                     m.next = "IDLE"
+                with m.Else():
+                    m.d.comb += [
+                        write.addr.eq(Cat(_Word.NEXT, qpn)),
+                        write.data.eq(next_index),
+                    ]
 
         m.d.sync += [
             state_arrives.eq(fsm.ongoing("IDLE")),
@@ -533,18 +539,20 @@ class SendScheduler(wiring.Component):
                 m.d.sync += keep_half_words(qp, self.qp.row, half_words(numbers))
         with m.If(qp_loads):
             m.d.sync += failed.eq(self.qp_failed)
-        # One request after the other: it waits in a register, not the turn or the retirement.
+        # One request after the other: it waits in a register, not the turn or the retirement. One
+        # of a doorbell without work is never made.
+        idles = reserved & ~row.work
         m.d.comb += [
             may_fetch.eq((qp.state == QpState.RTS) & ~failed & ~(row.active & extra_full)),
-            can_ask.eq(~request.valid),
+            request.valid.eq(asking & ~idles),
         ]
         m.d.sync += reserved.eq(reserve)
         with m.If(reserve | release):
-            m.d.sync += request.valid.eq(1)
-        with m.Elif(request.ready):
-            m.d.sync += request.valid.eq(0)
+            m.d.sync += asking.eq(1)
+        with m.Elif(request.ready | idles):
+            m.d.sync += asking.eq(0)
         asked = data_register(m, request.p)
-        with m.If(~request.valid):
+        with m.If(~asking):
             m.d.sync += [
                 asked.operation.eq(Mux(release, CreditOperation.RELEASE, CreditOperation.RESERVE)),
                 asked.cq.eq(Mux(release, retirement.cq, qp.send_cq)),

@@ -9,7 +9,7 @@
                   +--> lists with messages <--+  back to the end if the list has more
 
 A datagram takes 8 cycles, and 3 more for each further piece that it is gathered from, a Read at
-least 5 more; a message that comes in takes 3 more, 1 if nothing else waits. The smallest frame of a
+least 6 more; a message that comes in takes 3 more, 1 if nothing else waits. The smallest frame of a
 Write-Record takes 12 on the wire.
 
 A QP has two lists, its own messages and its responses, each with turns of its own: a Read that
@@ -239,15 +239,15 @@ class Segmenter(wiring.Component):
         The QP's messages so far are discarded; its next MSN is 1.
     segments : Out(stream of segment_layout)
     quads : Out(quads_layout)
-        The segments' DDP headers: a row a cycle, the first no later than the cycle after the
+        The segments' DDP headers: a row a cycle, the first no later than two cycles after the
         segment is offered.
     destination, destination_taken : Out(TableReadSignature), In(1)
         Words of destinations, of two cycles before; another unit uses the port in this cycle.
     coming, comes : Out(1), Out(1)
         In two cycles a segment of ``failed_slot``'s message is offered, if ``comes`` in the next.
     recall, recalled, recalled_msn, recall_ready : In(recall_layout), Out, Out(32), Out(1)
-        ``recalled`` is the word of the cycle before, if then ``recall_ready`` was 1; and so is the
-        slot's MSN.
+        ``recalled`` is the word of two cycles before, if then ``recall_ready`` was 1; and so is
+        the slot's MSN.
     reads : Out(stream of ReadJob)
         One for each piece, in the segments' order.
     read_openings : Out(stream of ReadOpening)
@@ -329,6 +329,7 @@ class Segmenter(wiring.Component):
                 "head_epoch": EPOCH_WIDTH,
                 "tail": slot_bits,
                 "count": range(n_slots + 1),
+                "some": 1,  # it is not 0
                 "epoch": EPOCH_WIDTH,
                 "piece": piece_bits,  # that the head message's next segment begins in
                 "under_way": 1,  # a segment of that message was sent: ``mo`` is not 0
@@ -376,7 +377,9 @@ class Segmenter(wiring.Component):
 
         arrival = self.messages.p
         response, responding = self.responses.p, self.responding.p
-        arrived = Signal(link_layout, reset_less=True)
+        # What is appended: a response is one of the QP's present life, which ``row`` tells.
+        arrived, arrived_epoch = Signal(link_layout), Signal(EPOCH_WIDTH, reset_less=True)
+        arrived_slot = Signal(slot_bits, reset_less=True)
         next_piece = Signal(piece_bits)
         piece_ends = Signal()  # but the segment goes on
         emits = Signal()  # the state EMIT, from a register
@@ -390,6 +393,7 @@ class Segmenter(wiring.Component):
         finds = Signal(len(MessageWord))
         finding = Signal()  # one of them is
         empty = Signal()  # so is ``row``
+        alone = Signal()  # the head message, in its list: known long before it leaves
         at_once = Signal()  # the list of the message that comes has its turn, if it was empty
         owner = Signal(list_layout)
         row = Signal(row_layout)
@@ -409,6 +413,16 @@ class Segmenter(wiring.Component):
         follower = Signal(link_layout, reset_less=True)
         cut, kind, quads_of, source = (
             Signal(layouts[word], name=word.name.lower(), reset_less=True) for word in MessageWord
+        )
+        # The memories' own output registers: their readers stand far apart.
+        stored, noted = (
+            Signal(len(port.data), name=name, reset_less=True)
+            for name, port in (("stored", store_read), ("noted", note_read))
+        )
+        # ``cut`` and ``kind`` a cycle before they are kept.
+        cut_given, kind_given = (
+            data.View(layouts[word], stored[: layouts[word].size])
+            for word in (MessageWord.CUT, MessageWord.KIND)
         )
         piece = Signal(piece_shape, reset_less=True)
         sends = Signal()
@@ -455,9 +469,15 @@ class Segmenter(wiring.Component):
             self.coming.eq(decides),
             self.comes.eq(sizes),
             looks_up.eq(turn_taken | (appends_row & empty & at_once)),
-            empty.eq(row.count == 0),
+            empty.eq(~row.some),
+            arrived.slot.eq(arrived_slot),
+            arrived.epoch.eq(Mux(owner.responds, row.epoch, arrived_epoch)),
             written.eq(row),
-            written.count.eq(row.count + leaves.replicate(len(row.count)) + appends_row),
+            written.some.eq(appends_row | (row.some & ~(leaves & alone))),
+            # Never both.
+            written.count.eq(
+                row.count + Cat(leaves | appends_row, leaves.replicate(len(row.count) - 1))
+            ),
             written.epoch.eq(row.epoch + resets_row),
             row_write.data.eq(counted),
             self.qp.index.eq(owner.qpn),
@@ -475,11 +495,13 @@ class Segmenter(wiring.Component):
             note_write.addr.eq(Cat(row.head, Const(0, 1))),
             note_write.data.eq(closing_msn),
             self.recall_ready.eq(~finding),
-            self.recalled.eq(store_read.data),
-            self.recalled_msn.eq(note_read.data),
+            self.recalled.eq(stored),
+            self.recalled_msn.eq(noted),
             piece_read.addr.eq(Cat(row.piece, row.head)),
             self.failed_slot.eq(row.head),
         ]
+        m.d.sync += alone.eq(row.count == 1)
+        m.d.sync += [stored.eq(store_read.data), noted.eq(note_read.data)]
         response_slot = Signal(slot_bits, reset_less=True)
         # Of a response, but 0 where it is a piece's that is written.
         response_address = Signal(64, reset_less=True)
@@ -512,17 +534,28 @@ class Segmenter(wiring.Component):
             m.d.sync += opening.eq(_OPENING_CYCLES - 1)
         with m.Elif((opening != 0) & (opening != _OPENING_CYCLES)):
             m.d.sync += opening.eq(opening - 1)
+        opening_leaves = self.read_openings.valid & self.read_openings.ready
+        with m.If(opening_leaves):
+            m.d.sync += [
+                self.read_openings.valid.eq(0),
+                opening_taken.eq(1),
+                opening.eq(_OPENING_CYCLES),
+            ]
+        # The trackers are far from here.
+        no_tracker = Signal()
+        m.d.sync += no_tracker.eq(self.trackers_full | (opening != 0))
 
         # The segment, from registers.
         segment_done = segment_taken | self.segments.ready
         segment = self.segments.p
         job = self.reads.p
         frame = Signal()
-        numbered = Signal()
+        numbered, answers = Signal(), Signal()  # it has an MSN; it is a response
         ends = Signal()
         has_more = Signal()  # segments, or the list more messages
         sound = Signal()
         is_tagged, is_read = Signal(), Signal()
+        opens = frame & is_read
         is_bare = Signal()  # nothing of its length is payload
         opcode = Signal(4)  # of one that is sound
         # What is known long before ``enough`` stays apart from it.
@@ -553,7 +586,7 @@ class Segmenter(wiring.Component):
             segment.has_payload.eq(has_payload),
             segment.octets.eq(needed + headers),
             segment.udp_port.eq(udp_port),
-            closing_msn.eq(Mux(owner.responds, quads_of.immediate, Mux(numbered, msn, 0))),
+            closing_msn.eq(Mux(answers, quads_of.immediate, Mux(numbered, msn, 0))),
             enough.eq(left_long | (left[:LENGTH_WIDTH] >= needed)),
             job.address.eq(address),
             job.length.eq(Mux(enough, needed, left)),
@@ -572,9 +605,9 @@ class Segmenter(wiring.Component):
         with m.If(offers):
             m.d.sync += segment_taken.eq(segment_done)
         asked = self.read_openings.p
+        m.d.sync += data_register(m, asked.msn).eq(msn)  # known long before one is offered
         m.d.comb += [
             asked.qpn.eq(owner.qpn),
-            asked.msn.eq(msn),
             asked.lkey.eq(quads_of.immediate),
             asked.addr.eq(address),
             asked.mlen.eq(cut.length),
@@ -583,7 +616,7 @@ class Segmenter(wiring.Component):
 
         # The peer of an opening, a word a cycle.
         peer_word = Signal(2)  # the next one; LINK is none of them
-        peer_asks, peer_known = Signal(), Signal()
+        peer_asks = Signal()
         peer_comes, peer_arrives = Signal(2, init=LINK), Signal(2, init=LINK)
         peer_given = peer_asks & ~self.destination_taken
         m.d.comb += self.destination.index.eq(Cat(peer_word, row.head))
@@ -609,7 +642,8 @@ class Segmenter(wiring.Component):
             with m.If(cut.ipv6):
                 m.d.sync += peer_ip[1].eq(self.destination.row[32:])
         with m.If(peer_arrives == HIGH):
-            m.d.sync += [peer_ip[2].eq(self.destination.row), peer_known.eq(1)]
+            # EMIT waits for that.
+            m.d.sync += [peer_ip[2].eq(self.destination.row), self.read_openings.valid.eq(opens)]
         with m.If(peer_arrives == PORT):
             m.d.sync += peer_ip[1].eq(mapped)
         with m.If((peer_arrives == HIGH) & ~cut.ipv6):
@@ -619,7 +653,7 @@ class Segmenter(wiring.Component):
         # A row of quads a cycle, while the message's registers still hold what they are made of:
         # they are next loaded 6 cycles after ``quad_row`` is set to 0.
         is_terminate, with_immediate = Signal(), Signal()
-        quad_row = Signal(range(QUAD_ROWS), init=_QUADS)
+        quad_row, quads_begin = Signal(range(QUAD_ROWS), init=_QUADS), Signal()
         number = Signal(range(_QUAD_SEGMENTS))
         at = Signal(_QUADS)
         m.d.comb += at.eq(Cat(quad_row == index for index in range(_QUADS)))
@@ -660,6 +694,9 @@ class Segmenter(wiring.Component):
         m.d.comb += self.quads.word.eq(octets)
         with m.If(at.any()):
             m.d.sync += quad_row.eq(quad_row + 1)
+        # The TO is a long sum, and first asked for two cycles later.
+        with m.If(quads_begin):
+            m.d.sync += [quad_row.eq(0), to.eq(Cat(cut.to_low, kind.to_high) + mo)]
         with m.If(at[_QUADS - 1]):
             m.d.sync += number.eq(number + 1)
 
@@ -687,18 +724,15 @@ class Segmenter(wiring.Component):
         m.d.sync += self.wakes.ready.eq(0)
         with m.If(~turn_again):
             m.d.sync += woken_valid.eq(0)
+        # Whether or not it is written, which is known late.
         with m.If(steps_aside):
-            m.d.comb += [
-                aside_write.data.eq(aside_look.data | Cat(~owner.responds, owner.responds)),
-                aside_write.en.eq(1),
-            ]
-        with m.Elif(clearing):
+            m.d.comb += aside_write.data.eq(aside_look.data | Cat(~owner.responds, owner.responds))
+        with m.Elif(~clearing):
+            m.d.comb += aside_write.data.eq(aside_look.data & Cat(wake_step, ~wake_step))
+        with m.If(steps_aside | clearing):
             m.d.comb += aside_write.en.eq(1)
         with m.Elif(at_wake & ~self.wakes.ready & ~decides & ~turn_again & ~woken_valid):
-            m.d.comb += [
-                aside_write.data.eq(aside_look.data & Cat(wake_step, ~wake_step)),
-                aside_write.en.eq(1),
-            ]
+            m.d.comb += aside_write.en.eq(1)
             m.d.sync += [
                 self.wakes.ready.eq(wake_step),
                 wake_step.eq(~wake_step),
@@ -774,14 +808,10 @@ class Segmenter(wiring.Component):
                 ]
                 with m.If(owner.responds):
                     m.d.comb += self.responding.ready.eq(1)
-                    m.d.sync += [
-                        arrived.slot.eq(responding.slot),
-                        arrived.epoch.eq(
-                            data.View(row_layout, row_read.data[: row_layout.size]).epoch
-                        ),
-                    ]
+                    m.d.sync += arrived_slot.eq(responding.slot)
                 with m.Else():
-                    m.d.sync += [arrived.slot.eq(arrival.slot), arrived.epoch.eq(arrival.epoch)]
+                    m.d.sync += arrived_slot.eq(arrival.slot)
+                m.d.sync += arrived_epoch.eq(arrival.epoch)
                 m.next = "APPEND_ROW"
 
             with m.State("APPEND_ROW"):
@@ -805,7 +835,6 @@ class Segmenter(wiring.Component):
                     loaded.eq(1),
                     offsets.eq(1),
                     piece.eq(piece_read.data),
-                    follower.as_value().eq(note_read.data),
                     # A request may come just after the reset of its QP.
                     stale.eq(
                         (row.head_epoch != row.epoch) | (owner.responds & in_reset) | self.dropped
@@ -818,9 +847,7 @@ class Segmenter(wiring.Component):
                 m.d.sync += sizes.eq(1)
                 m.next = "SIZE"
                 # Of its own messages a QP's only bare ones are Reads.
-                read_waits = (
-                    cut.bare & cut.sound & ~owner.responds & (self.trackers_full | (opening != 0))
-                )
+                read_waits = cut_given.bare & cut_given.sound & ~owner.responds & no_tracker
                 with m.If(~stale & (~sends | read_waits)):
                     m.d.sync += [goes_again.eq(1), sizes.eq(0)]
                     m.next = "IDLE"
@@ -829,22 +856,16 @@ class Segmenter(wiring.Component):
                     m.next = "IDLE"
 
             with m.State("SIZE"):
-                m.d.sync += [emits.eq(1), offers.eq(1), quad_row.eq(0)]
+                m.d.sync += [emits.eq(1), offers.eq(1)]
                 m.next = "EMIT"
 
             with m.State("EMIT"):
-                opens = frame & is_read & ~opening_taken
-                opening_done = ~opens | (self.read_openings.ready & peer_known)
                 read_done = ~asks_read | self.reads.ready
                 m.d.comb += [
-                    all_done.eq(segment_done & read_done & opening_done),
+                    all_done.eq(segment_done & read_done & ~(opens & ~opening_taken)),
                     piece_read.addr.eq(Cat(next_piece, row.head)),
                     peer_asks.eq(is_read),
-                    self.read_openings.valid.eq(opens & peer_known),
                 ]
-                m.d.sync += opening_taken.eq(opening_done)
-                with m.If(self.read_openings.valid & self.read_openings.ready):
-                    m.d.sync += opening.eq(_OPENING_CYCLES)
                 with m.If(read_taken):
                     m.d.sync += [
                         needed.eq(needed - left),
@@ -872,36 +893,47 @@ class Segmenter(wiring.Component):
                     m.next = "IDLE"
         with m.If(ending):
             m.d.sync += offers.eq(0)
-        # The message's words, each a cycle after it is asked for.
-        arriving_word = Signal.like(finds)
-        m.d.sync += [finds[1:].eq(finds), arriving_word.eq(finds), kind_loaded.eq(loaded)]
+        # The message's words, each two cycles after it is asked for.
+        coming_word, arriving_word = Signal.like(finds), Signal.like(finds)
+        m.d.sync += [
+            finds[1:].eq(finds),
+            coming_word.eq(finds),
+            arriving_word.eq(coming_word),
+            kind_loaded.eq(loaded),
+            quads_begin.eq(sizes),
+        ]
         with m.If(finds[0]):
             m.d.sync += finds[0].eq(0)
         for arrives_now, register in zip(arriving_word, (cut, kind, quads_of, source), strict=True):
             with m.If(arrives_now):
-                m.d.sync += register.eq(store_read.data)
+                m.d.sync += register.eq(stored)
         with m.If(loaded):
             # Either is 0.
-            full = cut.room | Mux(cut.ipv6, room_ipv6, room_ipv4)
+            given = cut_given
+            full = given.room | Mux(given.ipv6, room_ipv6, room_ipv4)
             m.d.sync += [
-                remaining.eq(cut.length - mo),
-                full_end.eq(full + Mux(cut.tagged & ~row.under_way, cut.to_low, 0)),
+                follower.as_value().eq(noted),
+                remaining.eq(given.length - mo),
+                full_end.eq(full + Mux(given.tagged & ~row.under_way, given.to_low, 0)),
                 room.eq(full),
-                sound.eq(~stale & cut.sound),
-                frame.eq(~stale & cut.sound & ~failed),
-                is_tagged.eq(cut.tagged),
-                is_bare.eq(cut.bare),
+                sound.eq(~stale & given.sound),
+                frame.eq(~stale & given.sound & ~failed),
+                is_tagged.eq(given.tagged),
+                is_bare.eq(given.bare),
             ]
         with m.If(kind_loaded):
-            reads = opcode == Opcode.READ_REQUEST
+            given, coming = kind_given, kind_given.opcode
+            reads = coming == Opcode.READ_REQUEST
             m.d.sync += [
-                to.eq(Cat(cut.to_low, kind.to_high) + mo),
-                octet.eq(Cat(Const(0, 2), opcode == Opcode.SEND)),
-                headers.eq(self._headers(opcode, cut.ipv6, kind.vlan_valid)),
-                numbered.eq(sound & (opcode != Opcode.WRITE) & ~owner.responds),
+                octet.eq(Cat(Const(0, 2), coming == Opcode.SEND)),
+                headers.eq(self._headers(coming, cut.ipv6, given.vlan_valid)),
+                numbered.eq(sound & (coming != Opcode.WRITE) & ~owner.responds),
+                answers.eq(owner.responds),
                 is_read.eq(reads),
-                is_terminate.eq(opcode == Opcode.TERMINATE),
-                with_immediate.eq(kind.immediate_valid | reads | (opcode == Opcode.SEND_IMMEDIATE)),
+                is_terminate.eq(coming == Opcode.TERMINATE),
+                with_immediate.eq(
+                    given.immediate_valid | reads | (coming == Opcode.SEND_IMMEDIATE)
+                ),
             ]
         with m.If(sizes):
             # What the room holds beyond the last granule boundary is left to the next segment.
@@ -911,14 +943,13 @@ class Segmenter(wiring.Component):
             size = Mux(fits, remaining, room - (full_end & mask))
             m.d.sync += [
                 ends.eq(~frame | single),
-                has_more.eq((frame & ~single) | (row.count != 1)),
+                has_more.eq((frame & ~single) | ~alone),
                 needed.eq(size),
                 has_payload.eq(~is_bare & remaining.any()),
                 drained.eq(0),
                 segment_taken.eq(0),
                 opening_taken.eq(0),
                 peer_word.eq(PORT),
-                peer_known.eq(0),
             ]
         with m.If(offsets):
             m.d.sync += [
@@ -965,13 +996,15 @@ class Segmenter(wiring.Component):
                 row.head_epoch.eq(arrived.epoch),
                 row.tail.eq(arrived.slot),
                 row.count.eq(1),
+                row.some.eq(1),
             ]
-        with m.If(loads[0]):
-            m.d.sync += mo.eq(row_read.data)
-        with m.If(loads[0] & ~row.under_way):
-            m.d.sync += mo.eq(0)
+        # The MO is needed no earlier than what is begun.
+        row_word = Signal(32, reset_less=True)
+        m.d.sync += row_word.eq(row_read.data)
         with m.If(loads[1]):
-            m.d.sync += begun.eq(row_read.data)
+            m.d.sync += [mo.eq(row_word), begun.eq(row_read.data)]
+        with m.If(loads[1] & ~row.under_way):
+            m.d.sync += mo.eq(0)
         with m.If((loads[1] & ~row.in_piece) | piece_ends):
             m.d.sync += begun.eq(0)
         with m.If(loads[2]):

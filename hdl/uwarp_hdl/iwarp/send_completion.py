@@ -36,7 +36,7 @@ class SendCompleter(wiring.Component):
     passed : In(1)
         The next message's last frame has left.
     recall, recalled, recalled_msn, recall_ready : Out(recall_layout), In, In(32), In(1)
-        A word of the message in a slot, and its MSN: those of the cycle before, if then
+        A word of the message in a slot, and its MSN: those of two cycles before, if then
         ``recall_ready``.
     completions : Out(CompletionSignature)
     retirements : Out(stream of retirement_layout)
@@ -74,12 +74,11 @@ class SendCompleter(wiring.Component):
         ]
         step = Signal(range(len(recalled)))
         asks = Signal()
-        # The word that arrives, from a memory that may be far from here: in a register first.
         coming, arriving = Signal(len(recalled)), Signal(len(recalled))
-        arrived = Signal.like(self.recalled, reset_less=True)
-        arrived_msn = Signal.like(self.recalled_msn, reset_less=True)
         msn = Signal(32, reset_less=True)
         success = Signal()
+        # Without a completion: the CQ slot goes back, or it was another's to complete.
+        releases, goes_by = Signal(reset_less=True), Signal(reset_less=True)
         tagged = Signal()
         # What is offered, and what leaves.
         cqe = Signal(CQE_LAYOUT)
@@ -100,9 +99,7 @@ class SendCompleter(wiring.Component):
             self.retirements.p.qpn.eq(source.qpn),
             self.retirements.p.slot.eq(done.slot),
             self.retirements.p.cq.eq(source.cq),
-            self.retirements.p.release.eq(
-                done.discard | (success & ~kind.signaled & ~done.tracked)
-            ),
+            self.retirements.p.release.eq(releases),
             self.released.p.eq(done.slot),
         ]
         with m.If(success):
@@ -124,19 +121,20 @@ class SendCompleter(wiring.Component):
         with m.If(hand_over):
             m.d.sync += [leaving.eq(cqe), select.eq(1), is_free.eq(0)]
 
-        m.d.sync += [
-            coming.eq(Mux(asks, 1 << step, 0)),
-            arriving.eq(coming),
-            arrived.eq(self.recalled),
-            arrived_msn.eq(self.recalled_msn),
-        ]
+        m.d.sync += [coming.eq(Mux(asks, 1 << step, 0)), arriving.eq(coming)]
         for arrives, word in zip(arriving, recalled, strict=True):
             with m.If(arrives):
-                m.d.sync += word.eq(arrived)
+                m.d.sync += word.eq(self.recalled)
         with m.If(arriving[-1]):
-            m.d.sync += msn.eq(arrived_msn)
+            m.d.sync += msn.eq(self.recalled_msn)
 
         m.d.sync += owed.eq(owed + self.passed - self.finished)
+        # KIND is there two cycles before they are looked at.
+        releases_next = done.discard | (success & ~kind.signaled & ~done.tracked)
+        m.d.sync += [
+            releases.eq(releases_next),
+            goes_by.eq(releases_next | (success & done.tracked)),
+        ]
         with m.FSM():
             with m.State("WAIT"):
                 m.d.comb += asks.eq(self.done.valid & ~done.silent & self.recall_ready)
@@ -151,7 +149,7 @@ class SendCompleter(wiring.Component):
             with m.State("DECIDE"):
                 with m.If(owed != 0):
                     m.next = "COMPLETE"
-                    with m.If(self.retirements.p.release | (success & done.tracked)):
+                    with m.If(goes_by):
                         m.next = "RETIRE"
             with m.State("COMPLETE"):
                 m.d.comb += self.completions.requests.valid.eq(1)

@@ -157,8 +157,8 @@ class FrameHeader(wiring.Component):
     i : In(FrameHeaderFields), control : In(16)
         The same, and the first two octets of the DDP header (the first one in bits 7:0), from the
         cycle after ``start`` until ``pair`` is the last.
-    upcoming : Out(4)
-        With ``start`` or ``advance``: the step after that of the next pair.
+    following : Out(4)
+        The step of the next pair.
     ddp : In(64), ddp_taken : Out(1)
         While ``ddp_taken``, the next pair of the DDP header is taken: first quad 0 in the high
         half, the low one 0, then quads 1 and 2, 3 and 4 and so on behind ``control``.
@@ -184,7 +184,7 @@ class FrameHeader(wiring.Component):
     starting: In(FrameHeaderFields)
     i: In(FrameHeaderFields)
     control: In(16)
-    upcoming: Out(4)
+    following: Out(4)
     ddp: In(64)
     ddp_taken: Out(1)
     advance: In(1)
@@ -202,7 +202,7 @@ class FrameHeader(wiring.Component):
         ipv4, ipv6, tag = self._fixed_quads(checksum)
         fields = self.i
 
-        following = Signal(4)
+        following, upcoming = self.following, Signal(4)
         moves = Signal()
         tags, is_ipv6 = Signal(), Signal()
         m.d.comb += [
@@ -210,16 +210,15 @@ class FrameHeader(wiring.Component):
             self.alone.eq((self.step == _TYPE) | (self.step == _ODD)),
             tags.eq(fields.vlan_valid),
             is_ipv6.eq(fields.ipv6),
-            self.upcoming.eq(following + 1),
+            upcoming.eq(following + 1),
         ]
         with m.If((following == _TAG) & ~tags):
-            m.d.comb += self.upcoming.eq(_IPV4_FIRST)
+            m.d.comb += upcoming.eq(_IPV4_FIRST)
         with m.If((following == _IPV4_LAST) & ~is_ipv6):
-            m.d.comb += self.upcoming.eq(_PORTS)
+            m.d.comb += upcoming.eq(_PORTS)
         with m.If(self.start):
-            m.d.comb += self.upcoming.eq(_TAG)
+            m.d.comb += upcoming.eq(_TAG)
 
-        upcoming = self.upcoming
         high = Const(0, 32)
         pairs = _Parts(m, moves, self.start, 64)
         pairs.add_first(
