@@ -198,8 +198,8 @@ class SendScheduler(wiring.Component):
     retirements : In(stream of retirement_layout)
         Frees the message slot, and gives back the CQ slot on ``release``.
     fetches : Out(stream of fetch_layout)
-        Each has a CQ slot reserved and a message slot of its own. Taken not before the cycle after
-        that in which it is first offered.
+        Each has a CQ slot reserved and a message slot of its own. ``ready`` only in a cycle after
+        one in which it is offered.
     resets : Out(stream of QPN)
         The QP begins anew; taken before any later fetch of that QP.
     qp : Out(TableReadSignature)
@@ -490,7 +490,7 @@ class SendScheduler(wiring.Component):
                 with m.If(~granted):
                     m.d.comb += queues_one.eq(1)
                     m.next = "IDLE"
-                with m.Elif(self.fetches.valid & self.fetches.ready):
+                with m.Elif(self.fetches.ready):
                     m.d.comb += [
                         free.ready.eq(1),
                         queues_one.eq(more),
