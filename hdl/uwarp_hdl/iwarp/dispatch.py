@@ -50,6 +50,25 @@ from .validity_map import bit_range_layout
 __all__ = ["Dispatch"]
 
 
+_STATES = (
+    "LOOKUP",
+    "ROOM",
+    "MATCH",
+    "CREDIT",
+    "VERIFY",
+    "DECIDE",
+    "RELEASE",
+    "ISSUE",
+    "FINISH",
+    "CLOSE_READ",
+    "CLOSE_ROW",
+    "CLOSE_START",
+    "CLOSE_PUSH",
+    "CLOSED",
+    "CLOSED_READ",
+)
+
+
 class Plan(data.Struct):
     """What ISSUE does besides taking the payload off: ``drop`` is a Counter, 0 to place it, and
     ``dropped`` says that it is not 0, ``unplaced`` also of a Terminate.
@@ -206,23 +225,38 @@ class Dispatch(wiring.Component):
         has_payload = Signal()
         credit_asked = Signal()
         marking = Signal()
-        looking = Signal(init=1)  # in LOOKUP
-        issuing = Signal()
+        # A register for each state: nothing is to be decoded.
+        states = {name: Signal(name=name.lower(), init=name == "LOOKUP") for name in _STATES}
+        (
+            looking,
+            in_room,
+            in_match,
+            in_credit,
+            in_verify,
+            in_decide,
+            in_release,
+            issuing,
+            finishing,
+            in_close_read,
+            in_close_row,
+            in_close_start,
+            pushing,
+            in_closed,
+            in_closed_read,
+        ) = states.values()
         issue = Signal()
         has_room = Signal()
-        goes = Signal()  # in ISSUE, and nothing speaks against it but a mismatch
-        finishing = Signal()  # in FINISH
+        goes = Signal()  # in ISSUE, and nothing speaks against it but what is found out then
         finish_now = Signal()
         unfit = Signal()
         opens_send = Signal()
         unfit_reason = Signal(Counter)
-        mismatches = Signal(3)  # with parts of the tracker's row
+        mismatches = Signal(4)  # with parts of the tracker's row
         mismatch = mismatches.any()
 
         chosen = Signal(range(n + 1))
         closing_status = Signal(Status, reset_less=True)
         back_to_decide = Signal()
-        pushing = Signal()
         close = Signal()
         takes = Signal()
         passes_none = Signal()  # nothing is offered, as the unit before was waiting a cycle ago
@@ -248,7 +282,6 @@ class Dispatch(wiring.Component):
             closed.name.eq(self._name(incoming.datagram)),
             closed.spare.eq(~looking | passes_none),
             closed.asked.eq(self._name(datagram)),
-            closed.hold.eq(finishing | pushing),
             closed.timeout.eq(segment.timeout),
             closed.tick.eq(self.tick),
             self.open_count.eq(trackers.count),
@@ -336,25 +369,6 @@ class Dispatch(wiring.Component):
         with m.Else():
             m.d.sync += usual.segment.eq(1)
 
-        def may_go(lacks_credit=0, opens=0):
-            """It is issued in the next cycle, unless it ``lacks_credit``, or ``opens`` a message
-            whose bits in the map may still be those of the last one in the same place."""
-            gets_credit = has_credit | (granted.valid & granted.payload)
-            is_idle = ~opens | self.snapshot_idle
-            m.d.sync += goes.eq(has_room & ~(lacks_credit & ~gets_credit) & is_idle)
-
-        def issue_plan(**conditions):
-            m.d.sync += issuing.eq(1)
-            may_go(**conditions)
-            m.next = "ISSUE"
-
-        def finish(**fields):
-            """The plan is made: on to ISSUE."""
-            if "drop" in fields:
-                fields["unplaced"] = fields.setdefault("dropped", 1)
-            m.d.sync += [plan[name].eq(value) for name, value in fields.items()]
-            issue_plan()
-
         # Until ``match`` tells of the last opening or closing, and what it takes for ``overlap``,
         # and to be ``sure`` of the message opened.
         settling = Signal(OVERLAP_SETTLES - 2)
@@ -436,8 +450,6 @@ class Dispatch(wiring.Component):
                 & (trackers.seen | ~too_early)
             ),
         ]
-        with m.If(completes | expires | takes):
-            m.d.sync += looking.eq(0)
         with m.If(looking):
             # Taken in every cycle: what counts is the last, and the paths are shorter.
             with m.If(~held_up & ~settling[2]):
@@ -473,149 +485,134 @@ class Dispatch(wiring.Component):
             ]
         turned_down = closed.hit | refuses | (refuses_conflicts & conflicts)
         place = trackers.place
-        same_stag = equal(m, place.stag, datagram.stag)
-        same_base = equal(m, place.base, segment.base)
-        same_length = equal(m, place.mlen, datagram.mlen)
-        m.d.sync += goes.eq(0)
-        with m.FSM() as fsm:
-            with m.State("LOOKUP"):
-                with m.If(completes | expires):
-                    m.next = "CLOSE_READ"
-                with m.Elif(takes):
-                    m.next = "MATCH"
-                    with m.If(
-                        (incoming.drop != 0)
-                        | incoming.datagram.opcode.matches(Opcode.WRITE, Opcode.TERMINATE)
-                    ):
-                        issue_plan()
-                    with m.Elif(incoming.datagram.opcode == Opcode.READ_REQUEST):
-                        m.next = "ROOM"
+        # Of what names no place only the length counts.
+        held_row, asked_row = (
+            Cat(of.stag, base, of.mlen)
+            for of, base in ((place, place.base), (datagram, segment.base))
+        )
+        *place_differs, length_differs = (
+            ~equal(m, held_row[bit : bit + 32], asked_row[bit : bit + 32])
+            for bit in range(0, len(held_row), 32)
+        )
+        # LOOKUP, MATCH
+        issues_at_once = (incoming.drop != 0) | incoming.datagram.opcode.matches(
+            Opcode.WRITE, Opcode.TERMINATE
+        )
+        asks_for_room = incoming.datagram.opcode == Opcode.READ_REQUEST
+        is_open = (is_record | segment.held) & found
+        wants_credit = ~is_open & (is_record | segment.receive.available)
+        # DECIDE: of what conflicts nothing is told until the last of those has closed.
+        meets = closed.answered & conflicts & ~closed.hit & (closes_at_once | has_credit)
+        gives_back = turned_down & credit_asked & ~has_none
+        decides = in_decide & closed.answered & ~meets
+        plans = decides & ~gives_back
+        released = in_release & request.ready
+        following = {
+            "LOOKUP": (looking & ~(completes | expires | takes))
+            | (issue & ~plan.complete)
+            | finish_now
+            | (close & ~back_to_decide),
+            "ROOM": takes & ~issues_at_once & asks_for_room,
+            "MATCH": takes & ~issues_at_once & ~asks_for_room,
+            "CREDIT": (in_match & wants_credit) | (in_credit & ~request.ready),
+            "VERIFY": in_match & is_open,
+            "DECIDE": (in_match & ~is_open & ~wants_credit)
+            | (in_credit & request.ready)
+            | (in_decide & ~closed.answered)
+            | (decides & gives_back & ~has_credit)
+            | in_closed_read,
+            "RELEASE": (decides & gives_back & has_credit) | (in_release & ~request.ready),
+            "ISSUE": (takes & issues_at_once)
+            | in_room
+            | in_verify
+            | plans
+            | released
+            | (issuing & ~issue),
+            "FINISH": (issue & plan.complete) | (finishing & ~finish_now),
+            "CLOSE_READ": completes | expires | (in_decide & meets),
+            "CLOSE_ROW": in_close_read,
+            "CLOSE_START": in_close_row,
+            "CLOSE_PUSH": in_close_start | (pushing & ~close),
+            # The tracker that has become free is known a cycle later. Back to the datagram's own
+            # row, which is there when the plan is made.
+            "CLOSED": close & back_to_decide,
+            "CLOSED_READ": in_closed,
+        }
+        m.d.sync += [states[name].eq(condition) for name, condition in following.items()]
 
-            with m.State("ROOM"):
-                finish(
-                    request=self.read_room,
-                    drop=Mux(self.read_room, 0, Counter.DROP_READ_BUSY),
-                    dropped=~self.read_room,
-                )
+        # It is issued in the next cycle, unless its credit is not answered, or it opens a message
+        # whose bits in the map may still be those of the last one in the same place.
+        def may_go(awaits, opens):
+            is_answered = has_credit | has_none | granted.valid
+            return (~awaits | is_answered) & (~opens | self.snapshot_idle)
 
-            with m.State("MATCH"):
-                is_open = (is_record | segment.held) & found
-                wants_credit = ~is_open & (is_record | segment.receive.available)
-                m.d.sync += [credit_asked.eq(wants_credit), chosen.eq(n)]
-                with m.If(is_open):
-                    m.next = "VERIFY"
-                with m.Elif(wants_credit):
-                    m.next = "CREDIT"
-                with m.Else():
-                    m.next = "DECIDE"
+        is_undone = refused | mismatch
+        m.d.sync += goes.eq(
+            has_room
+            & (
+                (takes & issues_at_once)
+                | in_room
+                | in_verify
+                | (plans & may_go(usual.awaits & ~turned_down, usual.open & ~turned_down))
+                | released
+                | (issuing & ~issue & (is_undone | may_go(plan.awaits, plan.open)))
+            )
+        )
 
-            with m.State("CREDIT"):
-                m.d.comb += [
-                    request.valid.eq(1),
-                    request.payload.operation.eq(CreditOperation.RESERVE),
-                ]
-                with m.If(request.ready):
-                    m.next = "DECIDE"
-
-            with m.State("VERIFY"):
-                m.d.sync += mismatches.eq(
-                    Cat(names_place & ~same_stag, names_place & ~same_base, ~same_length)
-                )
-                finish(mark=1)
-
-            with m.State("DECIDE"):
-                # In every cycle: what counts is the last, and the paths are shorter.
+        with m.If(in_room):
+            m.d.sync += [
+                plan.request.eq(self.read_room),
+                plan.drop.eq(Mux(self.read_room, 0, Counter.DROP_READ_BUSY)),
+                plan.dropped.eq(~self.read_room),
+                plan.unplaced.eq(~self.read_room),
+            ]
+        with m.If(in_match):
+            m.d.sync += [credit_asked.eq(wants_credit), chosen.eq(n)]
+        with m.If(in_verify):
+            m.d.sync += [
+                plan.mark.eq(1),
+                mismatches.eq(Cat(*(names_place & part for part in place_differs), length_differs)),
+            ]
+        with m.If(in_decide):
+            # In every cycle: what counts is the last, and the paths are shorter.
+            m.d.sync += [
+                plan.eq(Mux(turned_down, 0, usual)),
+                tracker.eq(trackers.free_index),
+                back_to_decide.eq(1),
+                closing_status.eq(Status.PARTIAL),
+            ]
+            with m.If(turned_down):
                 m.d.sync += [
-                    plan.eq(Mux(turned_down, 0, usual)),
-                    tracker.eq(trackers.free_index),
-                    back_to_decide.eq(1),
-                    closing_status.eq(Status.PARTIAL),
+                    plan.drop.eq(
+                        Mux(
+                            closed.hit,
+                            Counter.DROP_LATE,
+                            Mux(has_credit, unfit_reason, Counter.DROP_CQ_FULL),
+                        )
+                    ),
+                    plan.dropped.eq(1),
+                    plan.unplaced.eq(1),
                 ]
-                with m.If(turned_down):
-                    m.d.sync += [
-                        plan.drop.eq(
-                            Mux(
-                                closed.hit,
-                                Counter.DROP_LATE,
-                                Mux(has_credit, unfit_reason, Counter.DROP_CQ_FULL),
-                            )
-                        ),
-                        plan.dropped.eq(1),
-                        plan.unplaced.eq(1),
-                    ]
-                # Of what conflicts nothing is told until the last of those has closed.
-                with m.If(closed.answered & conflicts):
-                    m.d.sync += chosen.eq(lowest_set(overlap))
-                with m.If(~closed.answered):
-                    pass
-                with m.Elif(conflicts & ~closed.hit & (closes_at_once | has_credit)):
-                    m.next = "CLOSE_READ"
-                with m.Elif(turned_down & credit_asked & ~has_none):
-                    with m.If(has_credit):
-                        m.next = "RELEASE"
-                with m.Else():
-                    issue_plan(
-                        lacks_credit=usual.awaits & ~turned_down, opens=usual.open & ~turned_down
-                    )
-
-            with m.State("RELEASE"):
-                m.d.comb += [
-                    request.valid.eq(1),
-                    request.payload.operation.eq(CreditOperation.RELEASE),
-                ]
-                with m.If(request.ready):
-                    issue_plan()
-
-            with m.State("ISSUE"):
-                with m.If(issue):
-                    m.d.sync += [
-                        issuing.eq(0),
-                        finishing.eq(plan.complete),
-                        looking.eq(~plan.complete),
-                    ]
-                    m.next = "LOOKUP"
-                    with m.If(plan.complete):
-                        m.next = "FINISH"
-                with m.Else():
-                    may_go(lacks_credit=plan.awaits, opens=plan.open)
-                # Of which neither lets it be issued.
-                with m.If(refused | mismatch):
-                    may_go()
-                    m.d.sync += [
-                        mismatches.eq(0),
-                        plan.eq(0),
-                        plan.drop.eq(
-                            Mux(refused, Counter.DROP_CQ_FULL, Counter.DROP_RECORD_MISMATCH)
-                        ),
-                        plan.dropped.eq(1),
-                        plan.unplaced.eq(1),
-                    ]
-
-            with m.State("FINISH"):
-                with m.If(finish_now):
-                    m.d.sync += [finishing.eq(0), looking.eq(1)]
-                    m.next = "LOOKUP"
-
-            with m.State("CLOSE_READ"):
-                m.next = "CLOSE_ROW"
-            with m.State("CLOSE_ROW"):
-                m.next = "CLOSE_START"
-            with m.State("CLOSE_START"):
-                m.d.comb += closing_unit.start.eq(1)
-                m.d.sync += pushing.eq(1)
-                m.next = "CLOSE_PUSH"
-            with m.State("CLOSE_PUSH"):
-                with m.If(close):
-                    m.d.sync += [chosen.eq(n), pushing.eq(0), looking.eq(~back_to_decide)]
-                    m.next = "LOOKUP"
-                    with m.If(back_to_decide):
-                        m.next = "CLOSED"
-            with m.State("CLOSED"):
-                # The tracker that has become free is known a cycle later. Back to the datagram's
-                # own row, which is there when the plan is made.
-                m.next = "CLOSED_READ"
-            with m.State("CLOSED_READ"):
-                m.next = "DECIDE"
+            with m.If(closed.answered & conflicts):
+                m.d.sync += chosen.eq(lowest_set(overlap))
+        # Of which neither lets it be issued.
+        with m.If(issuing & is_undone):
+            m.d.sync += [
+                mismatches.eq(0),
+                plan.eq(0),
+                plan.drop.eq(Mux(refused, Counter.DROP_CQ_FULL, Counter.DROP_RECORD_MISMATCH)),
+                plan.dropped.eq(1),
+                plan.unplaced.eq(1),
+            ]
+        with m.If(close):
+            m.d.sync += chosen.eq(n)
+        m.d.comb += [
+            request.valid.eq(in_credit | in_release),
+            request.payload.operation.eq(
+                Mux(in_release, CreditOperation.RELEASE, CreditOperation.RESERVE)
+            ),
+            closing_unit.start.eq(in_close_start),
+        ]
 
         # In time for DECIDE, which waits for ``closed``: four cycles after LOOKUP.
         m.d.sync += conflicts.eq(
@@ -627,7 +624,7 @@ class Dispatch(wiring.Component):
         m.d.comb += [
             trackers.index.eq(Mux(looking, trackers.found_index, chosen)),
             trackers.look.eq(looking),
-            trackers.first.eq(fsm.ongoing("CLOSE_READ") | fsm.ongoing("CLOSED")),
+            trackers.first.eq(in_close_read | in_closed),
         ]
 
         # ISSUE: everything that the plan asks for, in one cycle, but for the completion: that waits
@@ -638,7 +635,7 @@ class Dispatch(wiring.Component):
         m.d.sync += room_to_close.eq(self.entries.ready & self.snapshots.ready)
         m.d.comb += [
             has_room.eq(self.places.ready & ~self.crowded & self.entries.ready),
-            issue.eq(goes & ~mismatch),
+            issue.eq(goes & ~is_undone),
             self.places.valid.eq(issue & has_payload),
             self.places.payload.address.eq(segment.address),
             self.places.payload.qpn.eq(datagram.qpn),
@@ -648,10 +645,6 @@ class Dispatch(wiring.Component):
             self.ticket.eq(self.numbered + (issuing & places_now)),
             self.settle.eq(issue),
             self.consume.eq(issue & plan.consume),
-            closed.insert.eq(
-                (finish_now & plan.remember)
-                | (close & (trackers.row.name.kind != MessageKind.READ))
-            ),
         ]
         # Whether it counts comes late, so it doesn't decide which event it is in the same cycle.
         outcome = Signal.like(plan.drop, reset_less=True)
@@ -684,6 +677,14 @@ class Dispatch(wiring.Component):
             self.entries.valid.eq(close | finish_now),
             self.entries.payload.eq(closing_unit.entry),
             closed.inserted.eq(trackers.name_word),
+        ]
+        # What has closed is remembered a cycle later, in time for what is taken next.
+        m.d.sync += [
+            closed.hold.eq(finishing | pushing),
+            closed.insert.eq(
+                (finish_now & plan.remember)
+                | (close & (trackers.row.name.kind != MessageKind.READ))
+            ),
             trackers.advance.eq(finish_now | close),
         ]
         self._compose(m, segment, plan, trackers.row, pushing)

@@ -146,8 +146,8 @@ class Trackers(wiring.Component):
     there : Out(1)
         ... all of it. Not to be looked at in the cycle after ``first``.
     advance, name_word : In(1), Out
-        The low part of the row's name (:func:`.name_parts`); after ``advance``, beside ``there``,
-        the high one, which goes from ``row``.
+        The low part of the row's name (:func:`.name_parts`); after ``advance``, beside ``there`` or
+        a cycle later, the high one, which goes from ``row``.
     progress : Out
         Of the ``index`` of two cycles before, unless ``marking`` was high in the cycle between.
     free, free_index : Out
@@ -466,17 +466,20 @@ class Trackers(wiring.Component):
         read, write = names.read_port(), names.write_port()
         candidates = Signal(n)
         # Of one candidate its number is the OR of what each adds to it, two gates in front of the
-        # address. Of several it is of no meaning, and the lowest is looked at a cycle later. Whether
-        # there are several is known of those that will be left then: of two the other comes at once.
+        # address. Of several it is of no meaning, and the lowest is looked at a cycle later. Of two
+        # the other is looked at as soon as one is out.
         several = Signal()
         lowest = Signal(range(n), reset_less=True)
         looked_at, before = Signal(range(n)), Signal(range(n), reset_less=True)
         turn, turn_next = Signal(2), Signal(2)
         is_read, is_word = Signal(len(heads)), Signal(len(heads))
         word = Signal(width, reset_less=True)
+        # In parts, for the path to them is long.
+        founds = Signal(4)
+        m.d.comb += self.found.eq(founds.any())
         m.d.sync += [
             candidates.eq(matches),
-            self.found.eq(matches.any()),
+            founds.eq(Cat(matches[part :: len(founds)].any() for part in range(len(founds)))),
             self.seen.eq(self.found),
             several.eq(_is_several(candidates & eligible)),
             lowest.eq(lowest_set(candidates)),
@@ -635,7 +638,12 @@ class Trackers(wiring.Component):
         timeout = Signal(16, reset_less=True)
         named = Signal(reset_less=True)
         is_open = Signal()
-        of_qp = self.ending.target == CloseTarget.QP
+        # ``ending`` is there for many looks.
+        of_qp, of_region = Signal(), Signal()
+        m.d.sync += [
+            of_qp.eq(self.ending.target == CloseTarget.QP),
+            of_region.eq(self.ending.target == CloseTarget.REGION),
+        ]
         owner = Mux(of_qp, owners_read.data.qpn, owners_read.data.region)
         m.d.comb += [
             touched_read.addr.eq(scan),
@@ -654,10 +662,7 @@ class Trackers(wiring.Component):
             is_open.eq(opened.bit_select(scan, 1)),
             age.eq(self.tick - touched_read.data),
             timeout.eq(owners_read.data.timeout),
-            named.eq(
-                (of_qp | (self.ending.target == CloseTarget.REGION))
-                & equal(m, self.ending.row, (owner | C(0, 16))[:16])
-            ),
+            named.eq((of_qp | of_region) & equal(m, self.ending.row, (owner | C(0, 16))[:16])),
         ]
 
         # The first of the looks may have begun before ``ending`` was there.
