@@ -1,7 +1,9 @@
 """Placements are read, timed and moved as nextpnr would have it."""
 
+import copy
 import json
 import random
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from amaranth.lib.wiring import In, Out
 
 from uwarp_boards import synth
 from uwarp_boards.harness import RegisteredPins
-from uwarp_boards.refine import refine
+from uwarp_boards.refine import ask_for_places, refine
 from uwarp_boards.slices import LUTS, Tiles, bel
 from uwarp_boards.timing import Cells, Timing
 
@@ -36,13 +38,19 @@ class OneOfEach(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        for name, depth in (("small", 16), ("large", 2048)):
-            m.submodules[name] = memory = Memory(shape=8, depth=depth, init=[])
-            read, write = memory.read_port(), memory.write_port()
+        words = []
+        for style, depth, domain in (("distributed", 16, "comb"), ("block", 2048, "sync")):
+            attributes = {"ram_style": style}
+            memory = Memory(shape=8, depth=depth, init=[], attrs=attributes)
+            m.submodules[style] = memory
+            read, write = memory.read_port(domain=domain), memory.write_port()
             address = self.data[: len(read.addr)]
             m.d.comb += [read.addr.eq(address), write.addr.eq(self.sums), write.data.eq(self.data)]
             m.d.comb += write.en.eq(self.enable[0])
-            m.d.sync += self.read.eq(self.read ^ read.data)
+            word = Signal(8, name=style)
+            m.d.sync += word.eq(read.data)
+            words.append(word)
+        m.d.sync += self.read.eq(words[0] ^ words[1])
         m.d.sync += self.sums.eq(self.sums + self.data)
         wide = Signal(8)
         for bit in range(8):
@@ -79,16 +87,44 @@ def module_of(directory: Path, name: str) -> Json:
 
 
 def route(module: Json, directory: Path, name: str) -> Timing:
-    """Let nextpnr route ``module``, of whose routing it is told nothing."""
-    for net in module["netnames"].values():
-        net["attributes"].pop("ROUTING", None)
+    """Let nextpnr route ``module`` with its cells where they are."""
+    places = {name: cell["attributes"]["NEXTPNR_BEL"] for name, cell in module["cells"].items()}
+    module = copy.deepcopy(module)
+    ask_for_places(module)
     whole = json.loads((directory / "placed.json").read_text())
     whole["modules"]["top"] = module
     (directory / f"{name}.in.json").write_text(json.dumps(whole))
     outputs = (f"--write={name}.json", f"--sdf={name}.sdf")
-    reading = ("--no-pack", "--no-place", f"--json={name}.in.json")
+    reading = ("--no-pack", f"--json={name}.in.json")
     synth._nextpnr(1, 8, *reading, *outputs, directory=directory)
-    return Timing(Cells.of(module_of(directory, name)), directory / f"{name}.sdf")
+    routed = module_of(directory, name)
+    for cell, place in places.items():
+        assert routed["cells"][cell]["attributes"]["NEXTPNR_BEL"] == place, cell
+    assert_inputs_are_right(routed)
+    return Timing(Cells.of(routed), directory / f"{name}.sdf")
+
+
+def assert_inputs_are_right(module: Json) -> None:
+    """The router exchanged no inputs but those that a cell can do without telling them apart."""
+    kinds = {}
+    for cell in module["cells"].values():
+        if cell["type"] == "TRELLIS_COMB":
+            tile, part = cell["attributes"]["NEXTPNR_BEL"].split("/SLICE")
+            kinds[tile, 2 * "ABCD".index(part[0]) + int(part[-1])] = cell["parameters"].get(
+                "MODE", "LOGIC"
+            )
+    classes = {"DPRAM": "ABCD", "RAMW_BLOCK": "ABCD", "CCU2": "AACC", "LOGIC": "AAAA"}
+    seen: Counter[str] = Counter()
+    for net in module["netnames"].values():
+        pips = net["attributes"].get("ROUTING", "").split(";")[1::3]
+        for pip in pips:
+            entry = re.fullmatch(r"(X\d+/Y\d+)/0_0_([ABCD])\d->0_0_([ABCD])(\d)_SLICE", pip)
+            kind = kinds.get((entry[1], int(entry[4])), "LOGIC").strip() if entry else ""
+            if entry and kind:
+                wire, pin = (classes[kind]["ABCD".index(entry[n])] for n in (2, 3))
+                assert wire == pin, (kind, pip)
+                seen[kind] += 1
+    assert all(seen[kind] > 10 for kind in classes), seen
 
 
 def assert_sound(before: Json, after: Json) -> None:

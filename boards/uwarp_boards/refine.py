@@ -27,7 +27,7 @@ from .floorplan import SITES
 from .slices import LUTS, Slot, Tiles, bel
 from .timing import Cells, Timing, wire_delays
 
-__all__ = ["refine"]
+__all__ = ["ask_for_places", "refine"]
 
 #: A path of so many ps more costs e times as much: coarse to begin with, fine in the end.
 _COARSE, _FINE = 400.0, 90.0
@@ -73,7 +73,6 @@ class _Refinement:
         self._longest = self.timing.update()
         self._xs = np.array(sorted(self.tiles.columns))
         self._ys = np.array(sorted(self.tiles.rows))
-        self.moved = 0
         self._done: list[tuple[dict[int, Slot], Any, Floats, Floats]] = []
         self._site_places = np.array([site[:2] for site in SITES])
         sites = {(x, y): number for number, (x, y, _) in enumerate(SITES)}
@@ -257,43 +256,40 @@ class _Refinement:
 
     def _improve_ram(self, cell: int) -> bool:
         """Move a block RAM to another site."""
-        wires = self._wires[cell]
         timing, cells = self.timing, self.cells
-        at_sink = timing.sink[wires] == cell
-        other = np.where(at_sink, timing.source[wires], timing.sink[wires])
+        wires = self._wires[cell]
+        other = np.where(timing.sink[wires] == cell, timing.source[wires], timing.sink[wires])
         path, delay = timing.path[wires], self._delay[wires]
         xs, ys = self._site_places.T
         new = wire_delays(xs[None] - cells.x[other][:, None], ys[None] - cells.y[other][:, None])
         new += timing.offset[wires, None]
         cost = self._cost(path[:, None] + new - delay[:, None], new).sum(axis=0)
-        here = self._site_of[cell]
-        for site in np.argsort(cost)[:_TRIED]:
-            if site == here:
-                return False
-            if self._exchange_rams(cell, int(site)):
-                return True
-        return False
+        order = np.argsort(cost)
+        better = order[: np.flatnonzero(order == self._site_of[cell])[0]]
+        return any(self._exchange_rams(cell, int(site)) for site in better[:_TRIED])
 
     def _exchange_rams(self, cell: int, to: int) -> bool:
+        """Move ``cell`` to a site and what is there to its own, if that is better."""
         here = self._site_of[cell]
-        other = self._ram_at.get(to)
-        moved = [cell] if other is None else [cell, other]
+        moved = [ram for ram in (cell, self._ram_at.get(to)) if ram is not None]
         wires = self._wires_of(moved)
         path, delay = self.timing.path[wires], self._delay[wires]
-        for ram, site in zip(moved, (to, here), strict=False):
-            self.cells.x[ram], self.cells.y[ram] = self._site_places[site]
+        self._put_rams(moved, (to, here))
         new = self._delays_of(wires)
-        saved = self._cost(path, delay).sum() - self._cost(path + new - delay, new).sum()
+        saved = (self._cost(path, delay) - self._cost(path + new - delay, new)).sum()
         if saved <= _LEAST:
-            for ram, site in zip(moved, (here, to), strict=False):
-                self.cells.x[ram], self.cells.y[ram] = self._site_places[site]
+            self._put_rams(moved, (here, to))
             return False
         self.timing.path[wires] += new - delay
         self._delay[wires] = new
-        del self._ram_at[here]
-        for ram, site in zip(moved, (to, here), strict=False):
-            self._site_of[ram], self._ram_at[site] = site, ram
         return True
+
+    def _put_rams(self, rams: list[int], sites: tuple[int, int]) -> None:
+        for ram in rams:
+            del self._ram_at[self._site_of[ram]]
+        for ram, site in zip(rams, sites, strict=False):
+            self._site_of[ram], self._ram_at[site] = site, ram
+            self.cells.x[ram], self.cells.y[ram] = self._site_places[site]
 
     def run(self) -> None:
         for number in range(_ROUNDS):
@@ -310,7 +306,13 @@ class _Refinement:
                     self._done.clear()
                     if moved % _FRESH == 0:
                         self._fresh()
-            self.moved += moved
+
+    def tell(self) -> None:
+        """Write the places into the netlist."""
+        places = {cell: bel(slot) for cell, slot in self.tiles.slots.items()}
+        places |= {cell: SITES[site][2] for cell, site in self._site_of.items()}
+        for cell, place in places.items():
+            self.cells.content[cell]["attributes"]["NEXTPNR_BEL"] = place
 
     def _improve_any(self, cell: int) -> bool:
         if cell in self._site_of:
@@ -345,10 +347,21 @@ def refine(module: dict[str, Any], sdf: Path, seed: int = 1) -> tuple[float, flo
     work = _Refinement(cells, sdf, seed)
     before = work.timing.update()
     work.run()
-    for cell, slot in work.tiles.slots.items():
-        cells.content[cell]["attributes"]["NEXTPNR_BEL"] = bel(slot)
-    for cell, site in work._site_of.items():
-        cells.content[cell]["attributes"]["NEXTPNR_BEL"] = SITES[site][2]
+    work.tell()
+    return before, work.timing.update()
+
+
+def ask_for_places(module: dict[str, Any]) -> None:
+    """Turn the places of ``module``, a placed one of nextpnr's JSON, into those asked for.
+
+    nextpnr takes a placement that it reads for what it is, and then routes it before it knows which
+    inputs of a LUT it may exchange: of a carry cell or a LUT RAM not all. What is asked for it
+    places itself.
+    """
+    for cell in module["cells"].values():
+        attributes = cell["attributes"]
+        attributes.pop("BEL_STRENGTH", None)
+        if "NEXTPNR_BEL" in attributes:
+            attributes["BEL"] = attributes.pop("NEXTPNR_BEL")
     for net in module["netnames"].values():
         net["attributes"].pop("ROUTING", None)
-    return before, work.timing.update()

@@ -5,7 +5,8 @@ The unit is synthesised twice with Yosys: alone, for what it takes, and between 
 leaves in LUTs and flip-flops beside carry cells, flip-flops and block RAMs that have room for it is
 folded into these (:mod:`.carry`, :mod:`.resets`, :mod:`.block_ram`); what resets thousands of
 flip-flops goes over the global network (:mod:`.global_resets`); block RAMs get their places before
-nextpnr begins (:mod:`.floorplan`).
+nextpnr begins (:mod:`.floorplan`), and what it has placed is refined before it is routed
+(:mod:`.refine`). The clock is that of the longest path by nextpnr's delays (:mod:`.timing`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from .carry import fold_carry_luts
 from .floorplan import fix_block_rams
 from .global_resets import use_global_network
 from .netlist import Netlist
-from .refine import refine
+from .refine import ask_for_places, refine
 from .resets import fold_resets
 from .timing import Cells, Timing
 
@@ -163,7 +164,7 @@ def _place(seed: int, speed: int, directory: Path) -> tuple[float, list[PathStep
     """The clock in MHz and the critical path of ``pinned.json`` placed and routed."""
     for name, arguments in (
         ("placed", ("--no-route", "--json=pinned.json")),
-        ("routed", ("--no-pack", "--no-place", "--json=refined.json")),
+        ("routed", ("--no-pack", "--json=refined.json")),
     ):
         outputs = (f"--write={name}.json", f"--sdf={name}.sdf")
         _nextpnr(seed, speed, *arguments, *outputs, directory=directory)
@@ -171,6 +172,7 @@ def _place(seed: int, speed: int, directory: Path) -> tuple[float, list[PathStep
         module, delays = netlist["modules"]["top"], directory / f"{name}.sdf"
         if name == "placed":
             refine(module, delays, seed)
+            ask_for_places(module)
             (directory / "refined.json").write_text(json.dumps(netlist))
     timing = Timing(Cells.of(module), delays)
     longest = timing.update(timing.told)

@@ -698,7 +698,8 @@ class Dispatch(wiring.Component):
         # The map's answer comes while the next datagram is on its way here.
         m.d.comb += [
             trackers.prepare.eq(issuing),
-            trackers.open.eq(issue & plan.open),
+            # Of a message that is opened nothing could differ from what it said before.
+            trackers.open.eq(goes & plan.open & ~refused),
             trackers.touch.eq(issue & plan.mark),
             trackers.touch_index.eq(tracker),
             # Of what is dropped, or needs no completion, this is for nothing.
@@ -712,7 +713,10 @@ class Dispatch(wiring.Component):
             data_register(m, driven)
             for driven in (trackers.mark_index, trackers.head, trackers.tail, self.marks.payload)
         )
-        begins = issue & plan.mark & has_payload
+        # Whether it is issued is too late for this: what has begun in vain stops in its first cycle.
+        begins = goes & plan.mark & has_payload
+        in_vain = Signal()
+        m.d.sync += in_vain.eq(is_undone)
         with m.FSM(name="marking"):
             with m.State("IDLE"):
                 m.d.sync += [
@@ -730,13 +734,19 @@ class Dispatch(wiring.Component):
                         m.next = "MARK"
             with m.State("EDGES_READ"):
                 m.next = "EDGES"
+                with m.If(in_vain):
+                    m.d.sync += marking.eq(0)
+                    m.next = "IDLE"
             with m.State("EDGES"):
                 m.d.comb += trackers.mark.eq(1)
                 m.d.sync += marking.eq(0)
                 m.next = "IDLE"
             with m.State("MARK"):
-                m.d.comb += self.marks.valid.eq(1)
-                with m.If(self.marks.ready):
+                m.d.comb += self.marks.valid.eq(~in_vain)
+                with m.If(in_vain):
+                    m.d.sync += marking.eq(0)
+                    m.next = "IDLE"
+                with m.Elif(self.marks.ready):
                     m.next = "COUNT"
             with m.State("COUNT"):
                 m.d.comb += trackers.mark.eq(self.marked)
