@@ -26,10 +26,14 @@ Made by `make resources`: do not edit. `uwarp synth UNIT` measures one unit.
 
 Each unit with the default parameters ({parameters}), alone on an {device}, speed grade {speed}:
 synthesised with Yosys (`synth_ecp5`) for what it takes, and once more between registers at its
-pins, placed and routed with nextpnr, for its clock; the block RAMs get their places before that.
-The clock is the median of {seeds}. A carry cell counts as two LUT4, a 16x4 RAM as six. The critical
-path is that of the median: delays in ns up to and through each place.{missing}
+pins, placed and routed with nextpnr, for its clock; the block RAMs get their places before that,
+and what is on the longest paths is moved before it is routed.
+The clock is the median of so many placements. A carry cell counts as two LUT4, a 16x4 RAM as six.
+The critical path is that of the median: delays in ns up to and through each place.{missing}
 """
+
+#: Placements of the units whose clock is promised; of others one.
+_PLACEMENTS = {"receive_side": 3, "nic": 5}
 
 
 def _path(steps: Iterable[PathStep]) -> str:
@@ -38,7 +42,7 @@ def _path(steps: Iterable[PathStep]) -> str:
 
 
 def resources_table(
-    reports: Sequence[UnitReport], *, seeds: int, speed: int, missing: Sequence[str] = ()
+    reports: Sequence[UnitReport], *, speed: int, missing: Sequence[str] = ()
 ) -> str:
     """The text of ``docs/resources.md``; ``missing`` are units that were left out."""
     parameters = ", ".join(f"{name} {value}" for name, value in vars(Parameters()).items())
@@ -47,17 +51,18 @@ def resources_table(
             parameters=parameters,
             device=DEVICE,
             speed=speed,
-            seeds="one placement" if seeds == 1 else f"{seeds} placements",
             missing=f" Not measured: {', '.join(f'`{unit}`' for unit in missing)}."
             if missing
             else "",
         ),
-        "| unit | LUT4 | FF | block RAM | DSP | MHz | critical path |",
-        "|---|---:|---:|---:|---:|---:|---|",
+        "| unit | LUT4 | FF | block RAM | DSP | MHz | placements | critical path |",
+        "|---|---:|---:|---:|---:|---:|---:|---|",
     ]
     for report in reports:
         figures = (report.lut4, report.ff, report.block_ram, report.dsp, f"{report.mhz:.1f}")
-        cells = [f"`{report.unit}`", *map(str, figures), _path(report.critical_path)]
+        placements = len(report.mhz_by_seed)
+        cells = [f"`{report.unit}`", *map(str, figures), str(placements)]
+        cells.append(_path(report.critical_path))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -70,9 +75,10 @@ def _measure_one(unit: str, seeds: int, speed: int) -> UnitReport:
 
 
 def measure(
-    units: Sequence[str], *, seeds: int = 3, speed: int = 8, processes: int = 2
+    units: Sequence[str], *, seeds: int | None = None, speed: int = 8, processes: int = 2
 ) -> Iterator[UnitReport]:
-    """Reports of ``units`` (names of :data:`uwarp_hdl.units.UNITS`) as they come.
+    """Reports of ``units`` (names of :data:`uwarp_hdl.units.UNITS`) as they come; ``seeds``
+    placements of each, or as many as its clock is promised for.
 
     Raises
     ------
@@ -80,7 +86,11 @@ def measure(
         A tool failed; the message names the unit.
     """
     with ProcessPoolExecutor(processes) as pool:
-        waiting = {pool.submit(_measure_one, unit, seeds, speed): unit for unit in units}
+        # The last are the largest and take longest.
+        waiting = {
+            pool.submit(_measure_one, unit, seeds or _PLACEMENTS.get(unit, 1), speed): unit
+            for unit in reversed(units)
+        }
         try:
             for done in as_completed(waiting):
                 try:
@@ -103,11 +113,9 @@ def write_resources(path: Path, units: Sequence[str], **options: Any) -> None:
             file=sys.stderr,
             flush=True,
         )
-    seeds, speed = options.get("seeds", 3), options.get("speed", 8)
     table = resources_table(
         [reports[unit] for unit in units],
-        seeds=seeds,
-        speed=speed,
+        speed=options.get("speed", 8),
         missing=[unit for unit in UNITS if unit not in units],
     )
     path.write_text(table, encoding="utf-8")
@@ -119,13 +127,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m uwarp_boards.resources", description=__doc__)
     parser.add_argument("units", nargs="*", metavar="UNIT", help="by default all")
     parser.add_argument("-o", "--output", type=Path, default=Path("docs/resources.md"))
-    parser.add_argument("--seeds", type=int, default=3, help="placements of each unit (3)")
+    promised = ", ".join(f"{count} of {unit}" for unit, count in _PLACEMENTS.items())
+    parser.add_argument("--seeds", type=int, help=f"placements of each unit (1; {promised})")
     parser.add_argument("--processes", type=int, default=2, help="units at a time (2)")
     options = parser.parse_args(arguments)
     unknown = sorted(set(options.units) - set(UNITS))
     if unknown:
         parser.error(f"no unit is named {', '.join(unknown)}; there are {', '.join(UNITS)}")
-    if options.seeds < 1 or options.processes < 1:
+    if min(1 if options.seeds is None else options.seeds, options.processes) < 1:
         parser.error("--seeds and --processes take 1 or more")
     try:
         write_resources(

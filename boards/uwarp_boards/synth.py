@@ -43,6 +43,10 @@ _TARGET_MHZ = 200
 #: smaller instead of faster. It knows little of wires: 6400 ps would be too long.
 _LOGIC_PS = 4000
 
+#: How much the placer minds timing beside wire: 10 if not told. The more it does, the less wire
+#: detours in the end; from some 60 on it spoils the rest.
+_TIMING_WEIGHT = 40
+
 # COMB sites that a primitive occupies: a carry cell two LUT4s, a 16x4 RAM four and two for writing.
 _LUT4_OF = {"LUT4": 1, "CCU2C": 2, "TRELLIS_DPR16X4": 6}
 
@@ -152,6 +156,7 @@ def _nextpnr(seed: int, speed: int, *arguments: str, directory: Path) -> None:
             f"--speed={speed}",
             f"--seed={seed}",
             f"--freq={_TARGET_MHZ}",
+            f"--placer-heap-timingweight={_TIMING_WEIGHT}",
             "--lpf-allow-unconstrained",
             "--timing-allow-fail",
             *arguments,

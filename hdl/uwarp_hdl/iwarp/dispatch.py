@@ -713,7 +713,7 @@ class Dispatch(wiring.Component):
             data_register(m, driven)
             for driven in (trackers.mark_index, trackers.head, trackers.tail, self.marks.payload)
         )
-        # Whether it is issued is too late for this: what has begun in vain stops in its first cycle.
+        # Whether it is issued is found too late: what has begun in vain stops in its first cycle.
         begins = goes & plan.mark & has_payload
         in_vain = Signal()
         m.d.sync += in_vain.eq(is_undone)
