@@ -165,7 +165,9 @@ class SegmentCheck(wiring.Component):
         # A Read to be opened, chosen a cycle before, looks like a segment of its response. It comes
         # a long way, so it is taken from a register.
         opening = Signal(ReadOpening, reset_less=True)
-        m.d.sync += opening.eq(self.read_openings.payload)
+        # Only then, so that synthesis does not take it for a register that is far from here.
+        with m.If(self.read_openings.valid):
+            m.d.sync += opening.eq(self.read_openings.payload)
         chosen = Signal()
         incoming = Signal(Datagram)
         incoming_valid = Signal()

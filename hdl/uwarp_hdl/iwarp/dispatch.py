@@ -259,6 +259,8 @@ class Dispatch(wiring.Component):
         back_to_decide = Signal()
         close = Signal()
         takes = Signal()
+        tick = Signal.like(self.tick, reset_less=True)  # it comes from far
+        m.d.sync += tick.eq(self.tick)
         passes_none = Signal()  # nothing is offered, as the unit before was waiting a cycle ago
         taken = Signal(3)  # one, two, three cycles ago
         was_taken = Signal()  # one or two cycles ago
@@ -269,7 +271,7 @@ class Dispatch(wiring.Component):
             trackers.region.eq(Mux(was_taken, datagram.stag[8:], incoming.datagram.stag[8:])),
             trackers.start.eq(incoming.start),
             trackers.end.eq(incoming.end),
-            trackers.tick.eq(self.tick),
+            trackers.tick.eq(tick),
             trackers.name.eq(self._name(incoming.datagram)),
             trackers.begin.eq(self.begin),
             trackers.renew.eq(self.renew),
@@ -283,7 +285,7 @@ class Dispatch(wiring.Component):
             closed.spare.eq(~looking | passes_none),
             closed.asked.eq(self._name(datagram)),
             closed.timeout.eq(segment.timeout),
-            closed.tick.eq(self.tick),
+            closed.tick.eq(tick),
             self.open_count.eq(trackers.count),
             self.full.eq(~trackers.free),
             self.busy.eq(closed.busy),
@@ -694,13 +696,16 @@ class Dispatch(wiring.Component):
             trackers.opened.immediate.eq(Mux(has_immediate, datagram.immediate, 0)),
             trackers.opened.solicited.eq(is_solicited),
         ]
-        self._request(m, segment, plan, is_send, issue)
+        self._request(m, segment, plan, is_send, issue, tick)
+        in_vain = Signal()
+        m.d.sync += in_vain.eq(is_undone)
         # The map's answer comes while the next datagram is on its way here.
         m.d.comb += [
             trackers.prepare.eq(issuing),
             # Of a message that is opened nothing could differ from what it said before.
             trackers.open.eq(goes & plan.open & ~refused),
-            trackers.touch.eq(issue & plan.mark),
+            trackers.touch.eq(goes & plan.mark),
+            trackers.untouch.eq(in_vain),
             trackers.touch_index.eq(tracker),
             # Of what is dropped, or needs no completion, this is for nothing.
             trackers.keep.eq(taken[0]),
@@ -715,8 +720,6 @@ class Dispatch(wiring.Component):
         )
         # Whether it is issued is found too late: what has begun in vain stops in its first cycle.
         begins = goes & plan.mark & has_payload
-        in_vain = Signal()
-        m.d.sync += in_vain.eq(is_undone)
         with m.FSM(name="marking"):
             with m.State("IDLE"):
                 m.d.sync += [
@@ -764,7 +767,7 @@ class Dispatch(wiring.Component):
     def _name(self, datagram):
         return message_name(self._parameters, datagram).as_value()
 
-    def _request(self, m, segment, plan, is_send, issue):
+    def _request(self, m, segment, plan, is_send, issue, tick):
         """Answers that the datagram at ISSUE asks for, or a peer's Terminate."""
         datagram = segment.datagram
         offered = self.requests
@@ -779,9 +782,9 @@ class Dispatch(wiring.Component):
             report.eq(is_reported(plan.drop) & segment.reports & self.read_room & ~pauses),
             terminate.eq(plan.terminate & ~plan.dropped),
         ]
-        m.d.sync += pauses.eq(Mux(pauses, self.tick[: len(after)] != after, issue & report))
+        m.d.sync += pauses.eq(Mux(pauses, tick[: len(after)] != after, issue & report))
         with m.If(~pauses):
-            m.d.sync += after.eq(self.tick ^ TERMINATE_TICKS)
+            m.d.sync += after.eq(tick ^ TERMINATE_TICKS)
         with m.If(issue):
             is_request = datagram.opcode == Opcode.READ_REQUEST
             m.d.sync += [

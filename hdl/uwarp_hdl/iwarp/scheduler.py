@@ -277,7 +277,7 @@ class SendScheduler(wiring.Component):
         asking, reserved = Signal(), Signal()
         can_ask = ~asking
         granted = Signal(reset_less=True)  # the answer
-        offers = Signal()  # the fetch is granted and known
+        offers = Signal()  # the fetch is granted and known: in FETCH only
         may_fetch = Signal()
         retire = Signal()
         more_extra, less_extra = Signal(), Signal()
@@ -309,6 +309,7 @@ class SendScheduler(wiring.Component):
             queue.eq(qpn),
             self.qp.index.eq(waiting.p),
             self.resets.p.eq(qpn),
+            self.fetches.valid.eq(offers),
             fetch.qpn.eq(qpn),
             fetch.slot.eq(free.p),
             fetch.epoch.eq(row.epoch),
@@ -395,7 +396,6 @@ class SendScheduler(wiring.Component):
             with m.State("RESET"):
                 # The QP stays in the queue if it is there: its next turn finds no work.
                 m.d.comb += [
-                    self.resets.valid.eq(1),
                     written.epoch.eq(row.epoch + 1),
                     written.work.eq(0),
                     write.en.eq(self.resets.ready),
@@ -483,7 +483,6 @@ class SendScheduler(wiring.Component):
             with m.State("FETCH"):
                 # NEXT is written while the fetch is offered.
                 m.d.comb += [
-                    self.fetches.valid.eq(offers),
                     write.en.eq(granted),
                     written.work.eq(more),
                     written.waiting.eq(more),
@@ -509,6 +508,9 @@ class SendScheduler(wiring.Component):
                     ]
 
         m.d.sync += [
+            self.resets.valid.eq(
+                fsm.ongoing("CLEAR_PRODUCER") | (fsm.ongoing("RESET") & ~self.resets.ready)
+            ),
             state_arrives.eq(fsm.ongoing("IDLE")),
             next_arrives.eq(state_arrives),
             producer_arrives.eq(fsm.ongoing("DECIDE")),

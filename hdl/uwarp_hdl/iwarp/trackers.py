@@ -160,6 +160,8 @@ class Trackers(wiring.Component):
     touch, touch_index, tick : In
         A segment of ``touch_index`` has been placed at ``tick``; that is ``free_index`` beside
         ``open``.
+    untouch : In(1)
+        In the cycle after ``touch``: it has not.
     mark, mark_index, newly, head, tail : In
         ``newly`` more granules, and maybe the first and the last, are valid.
     marking : In(1)
@@ -224,6 +226,7 @@ class Trackers(wiring.Component):
                 "timeout": In(16),
                 "touch": In(1),
                 "touch_index": In(range(n)),
+                "untouch": In(1),
                 "tick": In(16),
                 "mark": In(1),
                 "marking": In(1),
@@ -657,10 +660,12 @@ class Trackers(wiring.Component):
             self.expired_index.eq(scan),
         ]
         # Late in its cycle, too.
+        touches = Signal()
+        m.d.comb += touched_write.en.eq(touches & ~self.untouch)
         m.d.sync += [
             data_register(m, touched_write.addr).eq(self.touch_index),
             data_register(m, touched_write.data).eq(self.tick),
-            touched_write.en.eq(self.open | self.touch),
+            touches.eq(self.open | self.touch),
             is_open.eq(opened.bit_select(scan, 1)),
             age.eq(self.tick - touched_read.data),
             timeout.eq(owners_read.data.timeout),
@@ -685,7 +690,7 @@ class Trackers(wiring.Component):
         m.d.sync += changed.eq(
             (writing & (written_index == scan))
             | ((self.open | self.touch) & (self.touch_index == scan))
-            | (touched_write.en & (touched_write.addr == scan))
+            | (touches & (touched_write.addr == scan))
             | (self.close & (self.close_index == scan))
         )
         with m.FSM(name="scan"):
