@@ -3,7 +3,7 @@
 nextpnr's placement is one of little wire, in which what is on the longest paths counts somewhat
 more. Here only paths count: again and again the cells on the longest ones are taken, and each goes
 to the slot around it where the paths through it and through what it changes places with are
-shortest. What a path costs grows as e to its length, so that the longest decides and no other may
+shortest. What a path costs grows as e to its length, so that the longer decides and no other may
 become as long; each step looks at the paths as the steps before have left them::
 
     paths of all wires -> cells on the longest -> for each: what each tile around would cost
@@ -31,7 +31,7 @@ __all__ = ["ask_for_places", "refine"]
 
 #: A path of so many ps more costs e times as much: coarse to begin with, fine in the end.
 _COARSE, _FINE = 400.0, 90.0
-#: What each ps of any wire costs, beside 1 for the longest path; and the least that a move saves.
+#: What each ps of any wire costs, beside 1 for a long path; and the least that a move saves.
 _WIRE, _LEAST = 2e-6, 1e-6
 
 #: The share of all wires whose cells are taken in a round, at most, and the rounds.
@@ -42,6 +42,9 @@ _REACH, _WIDEST = 7, 31
 _TRIED = 40
 #: Cells on a path that are moved together, at most, and how many tiles apart they are.
 _TOGETHER, _NEAR = 5, 2
+#: The share of all wires that may be on longer paths than one that costs 1: were that the longest
+#: of all, and nothing helps that, the ones behind would cost next to nothing.
+_STUCK = 0.002
 #: Moves after which paths are found anew.
 _FRESH = 25
 
@@ -70,7 +73,7 @@ class _Refinement:
                 wires[cell].append(int(wire))
         self._wires = {cell: np.array(numbers) for cell, numbers in wires.items()}
         self._sharpness = _COARSE
-        self._longest = self.timing.update()
+        self._level = 0.0
         self._xs = np.array(sorted(self.tiles.columns))
         self._ys = np.array(sorted(self.tiles.rows))
         self._done: list[tuple[dict[int, Slot], Any, Floats, Floats]] = []
@@ -85,7 +88,7 @@ class _Refinement:
 
     def _cost(self, path: Floats, delay: Floats) -> Floats:
         result: Floats = (
-            np.exp(np.minimum((path - self._longest) / self._sharpness, 20.0)) + _WIRE * delay
+            np.exp(np.minimum((path - self._level) / self._sharpness, 20.0)) + _WIRE * delay
         )
         return result
 
@@ -104,7 +107,7 @@ class _Refinement:
         x, y = int(cells.x[cell]), int(cells.y[cell])
         ox, oy = cells.x[other], cells.y[other]
         path, delay = timing.path[wires], self._delay[wires]
-        hot = path > self._longest - 3 * self._sharpness
+        hot = path > self._level - 3 * self._sharpness
         near = np.concatenate([ox[hot], [x]]), np.concatenate([oy[hot], [y]])
         columns = self._around(self._xs, near[0], x)
         rows = self._around(self._ys, near[1], y)
@@ -231,7 +234,7 @@ class _Refinement:
                 continue
             parts[part.first] = part
             wires = self._wires_of(part.group)
-            wires = wires[timing.path[wires] > self._longest - self._sharpness]
+            wires = wires[timing.path[wires] > self._level - self._sharpness]
             near = np.abs(cells.x[timing.source[wires]] - cells.x[timing.sink[wires]]) <= _NEAR
             near &= np.abs(cells.y[timing.source[wires]] - cells.y[timing.sink[wires]]) <= _NEAR
             ahead.extend(map(int, timing.source[wires[near]]))
@@ -297,7 +300,7 @@ class _Refinement:
             self._sharpness = _COARSE * (_FINE / _COARSE) ** done
             self._fresh()
             order = np.argsort(-self.timing.path)[: int(_TAKEN * len(self.timing.path)) + 1]
-            hot = order[self.timing.path[order] > self._longest - 4 * self._sharpness]
+            hot = order[self.timing.path[order] > self._level - 4 * self._sharpness]
             ends = np.concatenate([self.timing.source[hot], self.timing.sink[hot]])
             moved = 0
             for cell in self._random.permutation(np.unique(ends)):
@@ -329,7 +332,10 @@ class _Refinement:
 
     def _fresh(self) -> None:
         self._delay = self.timing.delays()
-        self._longest = self.timing.update(self._delay)
+        self.timing.update(self._delay)
+        path = self.timing.path
+        count = int(_STUCK * len(path)) + 1
+        self._level = float(np.partition(path, -count)[-count]) if len(path) else 0.0
 
 
 def refine(module: dict[str, Any], sdf: Path, seed: int = 1) -> tuple[float, float]:
