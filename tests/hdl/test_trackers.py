@@ -142,7 +142,8 @@ def test_progress():
 
 
 def test_expiry():
-    """Each tracker at its own timeout; a touch puts it off, also across the tick number's wrap."""
+    """Each tracker at its own timeout; a touch puts it off, also across the tick number's wrap,
+    unless it is taken back."""
     dut = Trackers(PARAMETERS)
     patience = 4 * PARAMETERS.n_tracker
 
@@ -160,6 +161,8 @@ def test_expiry():
         await strobe(ctx, (dut, "touch"), touch_index=2)
         assert not ctx.get(dut.expired)
         assert await expired(ctx, 65537) is None
+        await strobe(ctx, (dut, "touch"), touch_index=2)
+        await strobe(ctx, (dut, "untouch"))
         assert await expired(ctx, 65538) == 2
         await strobe(ctx, (dut, "close"), close_index=2)
         assert await expired(ctx, 65539) is None
