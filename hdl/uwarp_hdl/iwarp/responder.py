@@ -11,7 +11,7 @@ behaviour, 7.8 and 7.11).
 
 A request takes 7 cycles, more if its memory is in use. Responses of a QP, or from a region, that
 ``close`` names are dropped: their slots are marked until they are free again, and the segmenter
-cuts no more of them. The slots are looked at one a cycle; the closing is done when the segments
+cuts no more of them. The slots are looked at one in two cycles; the closing is done when the segments
 that were cut by then are through.
 
 The words of destinations, those of the WQE fetch among them, are written the cycle after they are
@@ -328,17 +328,23 @@ class Responder(wiring.Component):
         m.d.comb += [
             mark_look.addr.eq((self.look - first)[:slot_bits]),
             self.dropped.eq((self.look >= first) & mark_look.data),
-            is_named.eq(Mux(by_qp, owner_look.data.qpn, owner_look.data.region) == close_row),
             mark_write.addr.eq(Mux(taken, slot[:slot_bits], number)),
             mark_write.data.eq(~taken),
             mark_write.en.eq(taken),
         ]
+        m.d.sync += is_named.eq(
+            Mux(by_qp, owner_look.data.qpn, owner_look.data.region) == close_row
+        )
         with m.FSM():
             with m.State("IDLE"):
                 m.d.sync += number.eq(0)
                 with m.If(self.close.active & ~self.requests.valid):
+                    m.next = "LOOK"
+            with m.State("LOOK"):
+                with m.If(~taken):
                     m.next = "MARK"
             with m.State("MARK"):
+                m.next = "LOOK"
                 with m.If(~taken):
                     m.d.comb += mark_write.en.eq(is_named)
                     m.d.sync += number.eq(number + 1)

@@ -461,8 +461,6 @@ class SendScheduler(wiring.Component):
                     read.addr.eq(Cat(_Word.STATE, retirement.qpn)),
                 ]
                 m.d.sync += granted.eq(self.credits.granted.p)
-                can_offer = self.credits.granted.p & free.valid & qp_known
-                m.d.sync += offers.eq(self.credits.granted.valid & known & can_offer)
                 with m.If(self.credits.granted.valid & known):
                     m.next = "FETCH"
                 with m.Elif(retires & ~retirement.release):
@@ -489,8 +487,6 @@ class SendScheduler(wiring.Component):
                     written.in_flight.eq(row.in_flight + 1),
                     written.active.eq(1),
                 ]
-                # Neither a slot nor the QP's row goes once it is there.
-                m.d.sync += offers.eq(granted & free.valid & qp_known & ~self.fetches.ready)
                 with m.If(~granted):
                     m.d.comb += queues_one.eq(1)
                     m.next = "IDLE"
@@ -507,7 +503,16 @@ class SendScheduler(wiring.Component):
                         write.data.eq(next_index),
                     ]
 
+        # Neither a slot nor the QP's row goes once it is there. The answer comes late.
+        may_offer, goes_on = Signal(), Signal()
+        m.d.comb += [
+            may_offer.eq(fsm.ongoing("GRANT") & known & free.valid & qp_known),
+            goes_on.eq(
+                fsm.ongoing("FETCH") & granted & free.valid & qp_known & ~self.fetches.ready
+            ),
+        ]
         m.d.sync += [
+            offers.eq((self.credits.granted.valid & self.credits.granted.p & may_offer) | goes_on),
             self.resets.valid.eq(
                 fsm.ongoing("CLEAR_PRODUCER") | (fsm.ongoing("RESET") & ~self.resets.ready)
             ),
