@@ -11,8 +11,8 @@ behaviour, 7.8 and 7.11).
 
 A request takes 7 cycles, more if its memory is in use. Responses of a QP, or from a region, that
 ``close`` names are dropped: their slots are marked until they are free again, and the segmenter
-cuts no more of them. The slots are looked at one in two cycles; the closing is done when the segments
-that were cut by then are through.
+cuts no more of them. A slot is looked at in two cycles; the closing is done when the segments that
+were cut by then are through.
 
 The words of destinations, those of the WQE fetch among them, are written the cycle after they are
 given: each kind of word has a register of its own, which is 0 when another one is written, so that
