@@ -292,8 +292,9 @@ class Nic(wiring.Component):
         sweeping = control.sweeping
         for unit in sweepers:
             sweeping = sweeping | unit.busy
-        halted = Signal()
+        sweeps, halted = Signal(init=1), Signal()
         m.d.comb += [
+            reset.sweeping.eq(sweeps),
             reset.request.eq(control.reset_request),
             control.clear.eq(reset.reset),
             control.busy.eq(reset.busy),
@@ -305,8 +306,8 @@ class Nic(wiring.Component):
         # The gates are told a cycle late, and yet before anything is cut.
         m.d.sync += [
             halted.eq(reset.halt),
-            # All sweep from the cycle after a reset on.
-            reset.sweeping.eq(sweeping | reset.reset),
+            # All sweep from the cycle after a reset on, and when the device begins.
+            sweeps.eq(sweeping | reset.reset),
             # Once all are idle after a halt they stay so.
             reset.quiet.eq(halted & writes.idle & reads.idle & transmit_gate.idle),
             receive_gate.open.eq(control.config.enable & ~reset.busy),

@@ -698,7 +698,7 @@ class Dispatch(wiring.Component):
         ]
         self._request(m, segment, plan, is_send, issue, tick)
         in_vain = Signal()
-        m.d.sync += in_vain.eq(is_undone)
+        m.d.sync += in_vain.eq(goes & is_undone)
         # The map's answer comes while the next datagram is on its way here.
         m.d.comb += [
             trackers.prepare.eq(issuing),
