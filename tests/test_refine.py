@@ -18,7 +18,7 @@ from amaranth.lib.wiring import In, Out
 from uwarp_boards import synth
 from uwarp_boards.harness import RegisteredPins
 from uwarp_boards.refine import ask_for_places, refine
-from uwarp_boards.slices import LUTS, Tiles, bel
+from uwarp_boards.slices import LUTS, Tiles
 from uwarp_boards.timing import Cells, Timing
 
 Json = dict[str, Any]
@@ -194,17 +194,9 @@ def shuffled(directory: Path, reach: int) -> tuple[Json, Counter[str]]:
             kind, moves = "pair", tiles.exchange_pair(cell, (*to, rng.randrange(0, LUTS, 2)))
         else:
             kind, moves = "tile", tiles.exchange_tiles(cell, to)
-        if not moves:
-            continue
-        here = {member: tiles.slots[member] for member in moves}
-        tiles.move(moves)
-        touched = {slot[:2] for slot in (*here.values(), *moves.values())}
-        if all(tiles.is_legal(*tile) for tile in touched):
+        if moves and tiles.try_moves(moves):
             moved[kind] += 1
-        else:
-            tiles.move(here)
-    for cell, slot in tiles.slots.items():
-        cells.content[cell]["attributes"]["NEXTPNR_BEL"] = bel(slot)
+    tiles.tell()
     return module, moved
 
 

@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .netlist import Net, Netlist
+from .timing import CLOCK_PINS
 
 __all__ = ["SITES", "fix_block_rams"]
 
@@ -59,7 +60,6 @@ _LATE_NET, _NET = 4, 1
 
 #: Nets of more cells say nothing of places.
 _WIDEST_NET = 500
-_CLOCKS = ("CLK", "CLKA", "CLKB", "WCK")
 
 #: Parts of fewer cells or tiles are not cut.
 _FEWEST_CELLS = 300
@@ -125,7 +125,7 @@ class _Placement:
         for net, readers in netlist.readers.items():
             if isinstance(net, str) or net not in netlist.driver:
                 continue
-            pins = {number[name] for name, port in readers if name and port not in _CLOCKS}
+            pins = {number[name] for name, port in readers if name and port not in CLOCK_PINS}
             pins.add(number[netlist.driver[net][0]])
             if 2 <= len(pins) <= _WIDEST_NET:
                 for pin in pins:

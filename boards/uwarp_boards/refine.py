@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .floorplan import SITES
-from .slices import LUTS, Slot, Tiles, bel
+from .slices import LUTS, Slot, Tiles
 from .timing import Cells, Timing, wire_delays
 
 __all__ = ["ask_for_places", "refine"]
@@ -134,16 +133,13 @@ class _Refinement:
 
     def _step(self, moves: dict[int, Slot]) -> float | None:
         """Do ``moves``; what they save, or None, and nothing is done, if they are not legal."""
-        before = {cell: self.tiles.slots[cell] for cell in moves}
+        back = self.tiles.try_moves(moves)
+        if back is None:
+            return None
         wires = self._wires_of(moves)
         path, delay = self.timing.path[wires], self._delay[wires]
-        self.tiles.move(moves)
-        touched = {slot[:2] for slot in chain(before.values(), moves.values())}
-        if not all(self.tiles.is_legal(*tile) for tile in touched):
-            self.tiles.move(before)
-            return None
-        new = self._delays_of(wires)
-        self._done.append((before, wires, path, delay))
+        new = self.timing.delays(wires)
+        self._done.append((back, wires, path, delay))
         self.timing.path[wires] += new - delay
         self._delay[wires] = new
         return float((self._cost(path, delay) - self._cost(path + new - delay, new)).sum())
@@ -151,8 +147,8 @@ class _Refinement:
     def _take_back(self, number: int) -> None:
         """Take the last ``number`` steps back."""
         for _ in range(number):
-            before, wires, path, delay = self._done.pop()
-            self.tiles.move(before)
+            back, wires, path, delay = self._done.pop()
+            self.tiles.move(back)
             self.timing.path[wires], self._delay[wires] = path, delay
 
     def _saves(self, moves: dict[int, Slot], before: float = 0.0) -> bool:
@@ -162,13 +158,6 @@ class _Refinement:
             self._take_back(1)
             return False
         return saved is not None
-
-    def _delays_of(self, wires: NDArray[np.int64]) -> Floats:
-        timing, cells = self.timing, self.cells
-        source, sink = timing.source[wires], timing.sink[wires]
-        far = wire_delays(cells.x[source] - cells.x[sink], cells.y[source] - cells.y[sink])
-        result: Floats = timing.offset[wires] + far
-        return result
 
     def _part(self, cell: int) -> _Part | None:
         """What goes with ``cell`` wherever it goes, if that is less than its tile."""
@@ -278,7 +267,7 @@ class _Refinement:
         wires = self._wires_of(moved)
         path, delay = self.timing.path[wires], self._delay[wires]
         self._put_rams(moved, (to, here))
-        new = self._delays_of(wires)
+        new = self.timing.delays(wires)
         saved = (self._cost(path, delay) - self._cost(path + new - delay, new)).sum()
         if saved <= _LEAST:
             self._put_rams(moved, (here, to))
@@ -312,10 +301,9 @@ class _Refinement:
 
     def tell(self) -> None:
         """Write the places into the netlist."""
-        places = {cell: bel(slot) for cell, slot in self.tiles.slots.items()}
-        places |= {cell: SITES[site][2] for cell, site in self._site_of.items()}
-        for cell, place in places.items():
-            self.cells.content[cell]["attributes"]["NEXTPNR_BEL"] = place
+        self.tiles.tell()
+        for cell, site in self._site_of.items():
+            self.cells.content[cell]["attributes"]["NEXTPNR_BEL"] = SITES[site][2]
 
     def _improve_any(self, cell: int) -> bool:
         if cell in self._site_of:

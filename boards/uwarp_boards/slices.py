@@ -18,9 +18,10 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
+from .netlist import Net
 from .timing import Cells
 
-__all__ = ["LUTS", "Slot", "Tiles", "bel"]
+__all__ = ["LUTS", "Slot", "Tiles"]
 
 #: LUTs of a tile, and flip-flops.
 LUTS = 8
@@ -34,7 +35,7 @@ _SLICES = "ABCD"
 _WRITES = 4
 
 
-def bel(slot: Slot) -> str:
+def _bel(slot: Slot) -> str:
     """nextpnr's name of a slot."""
     x, y, place = slot
     if place == _RAM_WRITE:
@@ -48,7 +49,6 @@ class _Traits:
     """What the rules ask of one cell."""
 
     is_carry: bool = False
-    is_lut_ram: bool = False
     blocks_slice: bool = False
     takes_m: bool = False
     enable: tuple[Any, ...] = ()
@@ -88,14 +88,9 @@ class Tiles:
 
     def __post_init__(self) -> None:
         cells = self.cells
-        drivers: dict[int, int] = {}
-        readers: dict[int, list[tuple[int, str]]] = defaultdict(list)
-        for cell, content in enumerate(cells.content):
-            for pin, bits in content["connections"].items():
-                if bits and content["port_directions"][pin] == "output":
-                    drivers[bits[0]] = cell
-                elif bits:
-                    readers[bits[0]].append((cell, pin))
+        number = {name: cell for cell, name in enumerate(cells.names)}
+        netlist = cells.netlist
+        drivers = {net: number[name] for net, (name, _) in netlist.driver.items()}
         for cell, kind in enumerate(cells.kinds):
             if kind in ("TRELLIS_COMB", "TRELLIS_FF"):
                 part, number = cells.sites[cell][5], int(cells.sites[cell][-1])
@@ -116,18 +111,17 @@ class Tiles:
         for cell, kind in enumerate(cells.kinds):
             if kind != "TRELLIS_COMB" or not self._is_plain(cell):
                 continue
-            outputs = [cells.net(cell, pin) for pin in ("F", "OFX")]
-            told = {pin for net in outputs if net is not None for _, pin in readers[net]}
+            read = (netlist.read_from(cells.names[cell], pin) for pin in ("F", "OFX"))
+            told = {pin for readers in read for _, pin in readers}
             upper = cells.net(cell, "F1")
             if not told & {"F1", "FXA", "FXB"}:
                 if upper is None:
                     self.free.add(cell)
                 elif self._is_plain(drivers[upper]):
                     self.pairs[cell] = drivers[upper]
-
         self._find_chains(drivers)
 
-    def _find_chains(self, drivers: dict[int, int]) -> None:
+    def _find_chains(self, drivers: dict[Net, int]) -> None:
         """Give each LUT of a carry chain the chain's last one."""
         before = {}
         for cell, kind in enumerate(self.cells.kinds):
@@ -163,7 +157,6 @@ class Tiles:
             mode = told.get("MODE", "LOGIC")
             return _Traits(
                 is_carry=mode == "CCU2",
-                is_lut_ram=mode == "DPRAM",
                 blocks_slice=mode == "RAMW_BLOCK",
                 takes_m=any(net(cell, pin) is not None for pin in ("F1", "FXA", "FXB")),
             )
@@ -183,6 +176,21 @@ class Tiles:
             self.cells.x[cell], self.cells.y[cell] = slot[:2]
         for last in {self._chains[cell] for cell in moves if cell in self._chains}:
             self._find_run(last)
+
+    def try_moves(self, moves: dict[int, Slot]) -> dict[int, Slot] | None:
+        """Do ``moves``; the ones back, or None, and nothing is done, if they are not legal."""
+        back = {cell: self.slots[cell] for cell in moves}
+        self.move(moves)
+        tiles = {slot[:2] for slot in (*back.values(), *moves.values())}
+        if all(self.is_legal(*tile) for tile in tiles):
+            return back
+        self.move(back)
+        return None
+
+    def tell(self) -> None:
+        """Write the slots into the netlist."""
+        for cell, slot in self.slots.items():
+            self.cells.content[cell]["attributes"]["NEXTPNR_BEL"] = _bel(slot)
 
     def may_take(self, ff: int, x: int, y: int) -> bool:
         """Whether the other flip-flops of a tile have the clock and the reset of ``ff``."""

@@ -167,19 +167,16 @@ def _nextpnr(seed: int, speed: int, *arguments: str, directory: Path) -> None:
 
 def _place(seed: int, speed: int, directory: Path) -> tuple[float, list[PathStep]]:
     """The clock in MHz and the critical path of ``pinned.json`` placed and routed."""
-    for name, arguments in (
-        ("placed", ("--no-route", "--json=pinned.json")),
-        ("routed", ("--no-pack", "--json=refined.json")),
-    ):
-        outputs = (f"--write={name}.json", f"--sdf={name}.sdf")
-        _nextpnr(seed, speed, *arguments, *outputs, directory=directory)
-        netlist = json.loads((directory / f"{name}.json").read_text())
-        module, delays = netlist["modules"]["top"], directory / f"{name}.sdf"
-        if name == "placed":
-            refine(module, delays, seed)
-            ask_for_places(module)
-            (directory / "refined.json").write_text(json.dumps(netlist))
-    timing = Timing(Cells.of(module), delays)
+    placing = ("--json=pinned.json", "--no-route", "--write=placed.json", "--sdf=placed.sdf")
+    _nextpnr(seed, speed, *placing, directory=directory)
+    placed = json.loads((directory / "placed.json").read_text())
+    refine(placed["modules"]["top"], directory / "placed.sdf", seed)
+    ask_for_places(placed["modules"]["top"])
+    (directory / "refined.json").write_text(json.dumps(placed))
+    routing = ("--json=refined.json", "--no-pack", "--write=routed.json", "--sdf=routed.sdf")
+    _nextpnr(seed, speed, *routing, directory=directory)
+    routed = json.loads((directory / "routed.json").read_text())
+    timing = Timing(Cells.of(routed["modules"]["top"]), directory / "routed.sdf")
     longest = timing.update(timing.told)
     return (round(1e6 / longest, 1) if longest else 0.0), _critical_path(timing)
 

@@ -24,6 +24,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .netlist import Netlist
+
 __all__ = ["CLOCK_PINS", "Cells", "Timing", "wire_delays"]
 
 Floats = NDArray[np.float64]
@@ -80,6 +82,8 @@ class Cells:
         The part of each one's place behind its tile, for instance ``SLICEA.K0``; "" without one.
     x, y : array
         The tile of each; -1 without one.
+    netlist : Netlist
+        Who drives and who reads each net, by name.
     """
 
     names: list[str]
@@ -88,6 +92,7 @@ class Cells:
     sites: list[str]
     x: Integers
     y: Integers
+    netlist: Netlist
 
     @staticmethod
     def of(module: dict[str, Any]) -> Cells:
@@ -101,11 +106,12 @@ class Cells:
             sites=[place[3] if place else "" for place in places],
             x=np.array([int(place[1]) if place else -1 for place in places]),
             y=np.array([int(place[2]) if place else -1 for place in places]),
+            netlist=Netlist(module),
         )
 
     def net(self, cell: int, pin: str) -> int | None:
-        bits = self.content[cell]["connections"].get(pin)
-        return bits[0] if bits else None
+        net = self.netlist.pin(self.names[cell], pin)
+        return None if isinstance(net, str) else net
 
 
 def _place_of(cell: dict[str, Any]) -> str:
@@ -283,11 +289,13 @@ class Timing:
             for number in range(depth, -1, -1)
         ]
 
-    def delays(self) -> Floats:
-        """What each wire takes with the cells where they are."""
+    def delays(self, wires: Integers | slice = slice(None)) -> Floats:
+        """What ``wires`` take with the cells where they are."""
         x, y = self._cells.x, self._cells.y
-        far = wire_delays(x[self.source] - x[self.sink], y[self.source] - y[self.sink])
-        return self.offset + np.where(self.fixed, 0.0, far)
+        source, sink = self.source[wires], self.sink[wires]
+        far = wire_delays(x[source] - x[sink], y[source] - y[sink])
+        result: Floats = self.offset[wires] + np.where(self.fixed[wires], 0.0, far)
+        return result
 
     def update(self, delays: Floats | None = None) -> float:
         """Find the paths anew; the longest of all. ``delays`` if they are known better."""
