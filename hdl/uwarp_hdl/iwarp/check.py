@@ -214,14 +214,15 @@ class SegmentCheck(wiring.Component):
             self.renew.eq(in_idle),
             self.begin.eq(in_receive),
             look.lookup.eq(takes | (in_segment & incoming_valid) | in_rows | in_receive),
-            look.qpn.eq(Mux(in_idle | in_segment, incoming.qpn, datagram.qpn)),
+            # Of an opening none is looked up, so nothing waits for that choice.
+            look.qpn.eq(Mux(in_idle | in_segment, self.datagrams.p.qpn, datagram.qpn)),
             # Nothing is read for a QP that is not up: its ring may be gone.
             look.waiting.eq(in_receive & is_send & receives(qp) & ~self.found & ~self.region.held),
             look.dismiss.eq(in_receive & is_open),
             look.offered.eq(in_segment),
             look.given.eq(in_segment & self.segments.ready),
             # Not read in a segment's state.
-            self.qp.index.eq(look.qpn),
+            self.qp.index.eq(Mux(in_idle, incoming.qpn, datagram.qpn)),
             begins_qp.eq(takes),
             early_row.eq(Mux(in_idle, incoming.stag[8:], stag[8:])),
             self.region.index.eq(Mux(in_receive, look.receive.lkey[8:], early_row)),

@@ -357,9 +357,12 @@ class CompletionQueue(wiring.Component):
         wiring.connect(m, writer.releases, releases.i)
         wiring.connect(m, writer.write, wiring.flipped(self.map_write))
 
-        with m.If(accept & ~self.leaves):
+        # A cycle late, in which none is accepted: what offers them is far away.
+        accepted = Signal()
+        m.d.sync += accepted.eq(accept)
+        with m.If(accepted & ~self.leaves):
             m.d.sync += [self.level.eq(self.level + 1), full.eq(self.level == self._depth - 2)]
-        with m.Elif(self.leaves & ~accept):
+        with m.Elif(self.leaves & ~accepted):
             m.d.sync += [self.level.eq(self.level - 1), full.eq(0)]
         self._keep_items(
             m,

@@ -212,7 +212,9 @@ class FrameBuilder(wiring.Component):
         sweep = Signal(range(n_slots))
 
         start = Signal()
-        heads, at_last = Signal(), Signal()  # the state HEADER; in it, at ``last_step``
+        # The states HEADER and REST, in registers: what they count is far away. In HEADER, at
+        # ``last_step``.
+        heads, rests, at_last = Signal(), Signal(), Signal()
         word = Signal(64)
         word_valid = Signal()
         alone = Signal()  # only the high quad is of the frame
@@ -264,11 +266,13 @@ class FrameBuilder(wiring.Component):
         with m.If(draws):
             m.d.comb += [
                 payload_puts.eq(1),
-                word_valid.eq(takes),
                 bad.eq(marked | self.payload.p.error),
                 end.eq(ends_payload),
             ]
         m.d.comb += [
+            # Ready, the payload has its state.
+            word_valid.eq(heads | rests | takes),
+            alone.eq(heads & header.alone),
             header.left_taken.eq(takes),
             header.advance.eq(heads),
             header.last.eq(at_last),
@@ -322,10 +326,6 @@ class FrameBuilder(wiring.Component):
                         m.next = "MARK"
 
             with m.State("HEADER"):
-                m.d.comb += [
-                    word_valid.eq(1),
-                    alone.eq(header.alone),
-                ]
                 # The words asked for then replace these 4 cycles later, at the earliest.
                 with m.If(header.step >= FIELDS_STEP):
                     m.d.sync += destination_used.eq(1)
@@ -335,16 +335,15 @@ class FrameBuilder(wiring.Component):
                         m.d.comb += begins_payload.eq(1)
                         m.next = "PAYLOAD"
                     with m.Elif(shares):
+                        m.d.sync += rests.eq(1)
                         m.next = "REST"
                     with m.Else():
                         m.d.comb += end.eq(1)
                         m.next = "IDLE"
 
             with m.State("REST"):
-                m.d.comb += [
-                    word_valid.eq(1),
-                    end.eq(1),
-                ]
+                m.d.comb += end.eq(1)
+                m.d.sync += rests.eq(0)
                 m.next = "IDLE"
 
             with m.State("PAYLOAD"):

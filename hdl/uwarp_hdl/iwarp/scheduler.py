@@ -273,6 +273,8 @@ class SendScheduler(wiring.Component):
         fetch = self.fetches.p
         next_index = Signal(32, reset_less=True)
         more = Signal()  # work after this WQE
+        # What is written is an index or 0, if not a state: chosen before, in registers.
+        number, is_number = Signal(32), Signal(init=1)
         reserve, release = Signal(), Signal()  # is asked for from the next cycle on
         asking, reserved = Signal(), Signal()
         can_ask = ~asking
@@ -304,7 +306,13 @@ class SendScheduler(wiring.Component):
         m.d.comb += [
             read.addr.eq(Cat(_Word.NEXT, qpn)),
             write.addr.eq(Cat(_Word.STATE, qpn)),
-            write.data.eq(written.as_value()),
+            write.data.eq(
+                Mux(
+                    is_number & ~self.fetches.ready,
+                    number,
+                    Cat(written, number[state_layout.size :]),
+                )
+            ),
             written.eq(row),
             queue.eq(qpn),
             self.qp.index.eq(waiting.p),
@@ -386,11 +394,7 @@ class SendScheduler(wiring.Component):
                 ("CLEAR_PRODUCER", _Word.PRODUCER, "RESET"),
             ):
                 with m.State(state):
-                    m.d.comb += [
-                        write.addr.eq(Cat(word, qpn)),
-                        write.data.eq(0),
-                        write.en.eq(1),
-                    ]
+                    m.d.comb += [write.addr.eq(Cat(word, qpn)), write.en.eq(1)]
                     m.next = following_state
 
             with m.State("RESET"):
@@ -405,11 +409,7 @@ class SendScheduler(wiring.Component):
                     m.next = "IDLE"
 
             with m.State("PRODUCE"):
-                m.d.comb += [
-                    write.addr.eq(Cat(_Word.PRODUCER, qpn)),
-                    write.data.eq(index),
-                    write.en.eq(1),
-                ]
+                m.d.comb += [write.addr.eq(Cat(_Word.PRODUCER, qpn)), write.en.eq(1)]
                 m.next = "RING"
 
             with m.State("RING"):
@@ -480,13 +480,7 @@ class SendScheduler(wiring.Component):
 
             with m.State("FETCH"):
                 # NEXT is written while the fetch is offered.
-                m.d.comb += [
-                    write.en.eq(granted),
-                    written.work.eq(more),
-                    written.waiting.eq(more),
-                    written.in_flight.eq(row.in_flight + 1),
-                    written.active.eq(1),
-                ]
+                m.d.comb += write.en.eq(granted)
                 with m.If(~granted):
                     m.d.comb += queues_one.eq(1)
                     m.next = "IDLE"
@@ -498,11 +492,23 @@ class SendScheduler(wiring.Component):
                     ]
                     m.next = "IDLE"
                 with m.Else():
-                    m.d.comb += [
-                        write.addr.eq(Cat(_Word.NEXT, qpn)),
-                        write.data.eq(next_index),
-                    ]
+                    m.d.comb += write.addr.eq(Cat(_Word.NEXT, qpn))
 
+        # Of the cycle after; ``ready`` comes in FETCH only.
+        with m.If(fsm.ongoing("GRANT") | fsm.ongoing("FETCH")):
+            m.d.sync += number.eq(next_index)
+        with m.Else():
+            m.d.sync += number.eq(Mux(fsm.ongoing("CLEAR") | doorbell.reset, 0, index))
+        m.d.sync += is_number.eq(
+            Cat(map(fsm.ongoing, ("CLEAR", "DOORBELL", "CLEAR_NEXT", "GRANT", "FETCH"))).any()
+        )
+        with m.If(self.fetches.ready):
+            m.d.comb += [
+                written.work.eq(more),
+                written.waiting.eq(more),
+                written.in_flight.eq(row.in_flight + 1),
+                written.active.eq(1),
+            ]
         # Neither a slot nor the QP's row goes once it is there. The answer comes late.
         may_offer, goes_on = Signal(), Signal()
         m.d.comb += [

@@ -458,6 +458,7 @@ class Segmenter(wiring.Component):
         # Strobes: ``owner`` goes to the end of the lists that wait, or aside. A wake that came in
         # the cycle of ``decides``, before either, would not find it aside.
         turn_again, steps_aside, decides = Signal(), Signal(), Signal()
+        was_dry = Signal()  # ``dry`` a cycle ago, when ``turn`` was the same
         # A row that is held is not yet written in the next cycles: a cycle late is early enough.
         held = Signal()
         m.d.sync += held.eq(self.qp.held)
@@ -700,8 +701,12 @@ class Segmenter(wiring.Component):
         with m.If(at[_QUADS - 1]):
             m.d.sync += number.eq(number + 1)
 
+        # As the segment is offered: the list's next turn is to meet what it makes of ``dry``.
         charged = self.charge
-        m.d.sync += [charged.valid.eq(ending & frame), data_register(m, charged.qpn).eq(owner.qpn)]
+        m.d.sync += [
+            charged.valid.eq(quads_begin & frame),
+            data_register(m, charged.qpn).eq(owner.qpn),
+        ]
 
         # Lists that stand aside come back when nothing else is done to turns: each wake is for both
         # lists of the QP.
@@ -721,7 +726,7 @@ class Segmenter(wiring.Component):
             turns.i.p.eq(Mux(turn_again, owner, woken)),
             turns.i.valid.eq(turn_again | woken_valid),
         ]
-        m.d.sync += self.wakes.ready.eq(0)
+        m.d.sync += [self.wakes.ready.eq(0), was_dry.eq(self.dry)]
         with m.If(~turn_again):
             m.d.sync += woken_valid.eq(0)
         # Whether or not it is written, which is known late.
@@ -851,7 +856,7 @@ class Segmenter(wiring.Component):
                 with m.If(~stale & (~sends | read_waits)):
                     m.d.sync += [goes_again.eq(1), sizes.eq(0)]
                     m.next = "IDLE"
-                with m.Elif(~stale & self.dry):
+                with m.Elif(~stale & was_dry):
                     m.d.sync += [steps_aside.eq(1), sizes.eq(0)]
                     m.next = "IDLE"
 
