@@ -257,12 +257,13 @@ class FrameBuilder(wiring.Component):
         # ``draws`` is the state PAYLOAD, in a register, and ready is another: what depends on
         # payload is late.
         draws, takes, ends_payload = Signal(), Signal(), Signal()
-        begins_payload, space_next = Signal(), Signal()
+        # ``space`` is that of the cycle before, which has words to spare.
+        begins_payload, space = Signal(), Signal()
         m.d.comb += [
             takes.eq(self.payload.valid & self.payload.ready),
             ends_payload.eq(takes & self.payload.p.last),
         ]
-        m.d.sync += self.payload.ready.eq((begins_payload | (draws & ~ends_payload)) & space_next)
+        m.d.sync += self.payload.ready.eq((begins_payload | (draws & ~ends_payload)) & space)
         with m.If(draws):
             m.d.comb += [
                 payload_puts.eq(1),
@@ -380,7 +381,7 @@ class FrameBuilder(wiring.Component):
                 & ~start
             ),
         ]
-        m.d.comb += space_next.eq(is_free(cursor, 4))
+        m.d.sync += space.eq(is_free(cursor, 4))
         with m.If(end & good):
             m.d.sync += head.eq(head_next)
 

@@ -120,6 +120,8 @@ class PayloadReader(wiring.Component):
         writer, reader = fifo.write_port(), fifo.read_port()
         beats = self.read.beats
         fetched, fetched_free, free = Signal(), Signal(), Signal()
+        # Kept apart from ``ready``, which comes a long way.
+        some = Signal(attrs={"keep": 1})
         m.d.comb += [
             beats.ready.eq(1),
             writer.data.eq(beats.p),
@@ -127,7 +129,8 @@ class PayloadReader(wiring.Component):
             free.eq(~words.valid | words.ready),
             fetched_free.eq(~fetched | free),
             # Never the word that is being written: synthesis need not add logic for that case.
-            reader.en.eq((writer.addr != reader.addr) & fetched_free),
+            some.eq(writer.addr != reader.addr),
+            reader.en.eq(some & fetched_free),
         ]
         with m.If(beats.valid):
             m.d.sync += writer.addr.eq(writer.addr + 1)

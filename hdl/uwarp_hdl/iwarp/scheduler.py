@@ -413,19 +413,21 @@ class SendScheduler(wiring.Component):
                 m.next = "RING"
 
             with m.State("RING"):
+                # Whether there is work is written in the next cycle, from a register.
                 m.d.comb += [
                     self.doorbells.ready.eq(1),
-                    written.waiting.eq(1),
-                    written.work.eq(work),
-                    write.en.eq(1),
                     queues_one.eq(~row.waiting & ~at_once),
                 ]
-                m.d.sync += row.work.eq(work)
-                m.next = "IDLE"
+                m.d.sync += [row.work.eq(work), row.waiting.eq(1)]
+                m.next = "RUNG"
                 with m.If(~row.waiting & at_once):
                     # A cycle before it is decided: what is decided then is known but for ``work``.
                     m.d.comb += reserve.eq(may_fetch & can_ask)
                     m.next = "DECIDE"
+
+            with m.State("RUNG"):
+                m.d.comb += write.en.eq(1)
+                m.next = "IDLE"
 
             with m.State("RETIRE"):
                 m.next = "RETIRED"
@@ -442,9 +444,12 @@ class SendScheduler(wiring.Component):
                     m.next = "DECIDE"
 
             with m.State("DECIDE"):
-                m.d.comb += read.addr.eq(Cat(_Word.PRODUCER, qpn))
+                m.d.comb += [
+                    read.addr.eq(Cat(_Word.PRODUCER, qpn)),
+                    written.waiting.eq(row.work),
+                    write.en.eq(1),
+                ]
                 with m.If(~row.work):
-                    m.d.comb += [written.waiting.eq(0), write.en.eq(1)]
                     m.next = "IDLE"
                 with m.Elif(reserved):
                     m.next = "GRANT"
