@@ -30,8 +30,9 @@ __all__ = ["ask_for_places", "refine"]
 
 #: A path of so many ps more costs e times as much: coarse to begin with, fine in the end.
 _COARSE, _FINE = 400.0, 90.0
-#: What each ps of any wire costs, beside 1 for a long path; and the least that a move saves.
-_WIRE, _LEAST = 2e-6, 1e-6
+#: What each ps of any wire costs, beside 1 for a long path: enough that the wires of others do not
+#: grow for next to nothing, which is hard to route. And the least that a move saves.
+_WIRE, _LEAST = 5e-5, 1e-6
 
 #: The share of all wires whose cells are taken in a round, at most, and the rounds.
 _TAKEN = 0.1

@@ -287,7 +287,7 @@ class SendScheduler(wiring.Component):
         missed = Signal()  # the first part of a row was not read
         qp_asks = Signal()  # the first part of a row is asked for
         qp_known = Signal()  # all of it is there
-        at_once = Signal()  # the doorbell's QP has its turn
+        at_once = Signal()  # the QP has its turn, be it by a doorbell or by the queue
         # What is queued a cycle later: a QP or a slot.
         queue = Signal(len(queues.i))
         queues_slot, queues_one = Signal(), Signal()
@@ -315,7 +315,6 @@ class SendScheduler(wiring.Component):
             ),
             written.eq(row),
             queue.eq(qpn),
-            self.qp.index.eq(waiting.p),
             self.resets.p.eq(qpn),
             self.fetches.valid.eq(offers),
             fetch.qpn.eq(qpn),
@@ -379,7 +378,6 @@ class SendScheduler(wiring.Component):
                         m.next = "LOOK"
 
             with m.State("DOORBELL"):
-                m.d.comb += self.qp.index.eq(qpn)
                 m.d.sync += at_once.eq(~queues.waits & may_look & ~self.qp_taken)
                 with m.If(doorbell.qpn >= n_qp):
                     m.d.comb += self.doorbells.ready.eq(1)
@@ -418,16 +416,11 @@ class SendScheduler(wiring.Component):
                     self.doorbells.ready.eq(1),
                     queues_one.eq(~row.waiting & ~at_once),
                 ]
-                m.d.sync += [row.work.eq(work), row.waiting.eq(1)]
-                m.next = "RUNG"
+                m.d.sync += [row.work.eq(work), at_once.eq(at_once & ~row.waiting)]
+                m.next = "DECIDE"
                 with m.If(~row.waiting & at_once):
                     # A cycle before it is decided: what is decided then is known but for ``work``.
                     m.d.comb += reserve.eq(may_fetch & can_ask)
-                    m.next = "DECIDE"
-
-            with m.State("RUNG"):
-                m.d.comb += write.en.eq(1)
-                m.next = "IDLE"
 
             with m.State("RETIRE"):
                 m.next = "RETIRED"
@@ -439,17 +432,17 @@ class SendScheduler(wiring.Component):
                     m.next = "IDLE"
 
             with m.State("LOOK"):
-                m.d.comb += self.qp.index.eq(qpn)
+                m.d.sync += at_once.eq(1)
                 with m.If(~missed):
                     m.next = "DECIDE"
 
             with m.State("DECIDE"):
                 m.d.comb += [
                     read.addr.eq(Cat(_Word.PRODUCER, qpn)),
-                    written.waiting.eq(row.work),
+                    written.waiting.eq(row.work | ~at_once),
                     write.en.eq(1),
                 ]
-                with m.If(~row.work):
+                with m.If(~row.work | ~at_once):
                     m.next = "IDLE"
                 with m.Elif(reserved):
                     m.next = "GRANT"
@@ -547,10 +540,9 @@ class SendScheduler(wiring.Component):
                 fsm.ongoing("IDLE") | fsm.ongoing("DOORBELL") | (fsm.ongoing("LOOK") & missed)
             ),
             self.qp.word.eq(Mux(qp_asks, 0, asks)),
+            self.qp.index.eq(Mux(fsm.ongoing("IDLE"), waiting.p, qpn)),
         ]
         m.d.sync += loads.eq(Mux(self.qp_taken | qp_asks, 0, asks))
-        with m.If(~qp_asks):
-            m.d.comb += self.qp.index.eq(qpn)
         with m.If(loads[1]):
             m.d.sync += qp_known.eq(1)
         with m.If(qp_asks):
