@@ -206,3 +206,41 @@ def test_a_look_is_repeated_until_the_port_is_free(cycles, waits):
             assert asked > {0}, f"of a row only the parts {asked} were waited for"
 
     bench.run(script)
+
+
+def test_a_doorbell_that_brings_no_work_queues_its_qp_once():
+    """Were it queued for each of them, the queue would run over and lose who else waits."""
+    bench = Bench(7200, 0.0)
+
+    async def script(ctx):
+        ctx.set(bench.dut.enable, 0)
+        for qpn in (IN_RESET, 0, 2):
+            bench.post(qpn, 1)
+        bench.doorbells.extend({"qpn": 1, "index": 0} for _ in range(300))
+        while bench.doorbells:
+            await bench.cycle(ctx)
+        ctx.set(bench.dut.enable, 1)
+        await bench.until_all_is_fetched(ctx)
+        bench.post(1, 1)
+        await bench.until_all_is_fetched(ctx)
+        assert bench.fetched == [1, 1, 1, 0]
+
+    bench.run(script)
+
+
+def test_a_ring_that_is_reset_begins_with_index_0():
+    """Whatever index comes with the reset; what was posted before is not fetched any more."""
+    bench = Bench(7300, 0.0)
+
+    async def script(ctx):
+        for _ in range(8):
+            bench.post(1, bench.rng.randint(1, 3))
+            await bench.until_all_is_fetched(ctx)
+            bench.doorbells.append({"qpn": 1, "index": bench.rng.getrandbits(32), "reset": 1})
+            while bench.doorbells:
+                await bench.cycle(ctx)
+            bench.producers[1] = bench.fetched[1] = 0
+            await bench.cycles(ctx, 40)
+            assert not bench.fetched[1], "fetched of a ring that nothing is in"
+
+    bench.run(script)

@@ -127,6 +127,24 @@ def test_a_bucket_below_zero_stops_the_next_datagram():
     bench.run(script)
 
 
+def test_what_is_not_sent_costs_nothing():
+    """Of a QP with a rate too: messages that fail before they have a frame empty no bucket."""
+    bench = TurnsBench(450, latency=(0, 0))
+    bench.set_qp(0)
+
+    async def script(bench):
+        bench.write_qp(0, send_rate=256, send_burst=15)
+        await bench.written()
+        bad = [bench.post(0, WRITE_RECORD, 0, 1400, sge_lkey=0) for _ in range(20)]
+        await bench.until(lambda: len(bench.completions) == len(bad))
+        assert not bench.frames
+        wqe = bench.post(0, WRITE_RECORD, 0, 500)
+        await bench.until(lambda: len(bench.frames) == 1, 1000)
+        bench.check_frames(bench.frames, bench.reference(0, wqe, 1))
+
+    bench.run(script)
+
+
 def test_a_failed_queue_pair_responds_no_more():
     """8.1: it sends nothing more, until its row is written."""
     bench = TurnsBench(500)
