@@ -280,6 +280,32 @@ def record(rng, msn, mo, length, mlen, base=0x10000, qpn=0):
     return fields, rng.randbytes(length)
 
 
+@pytest.mark.parametrize(("length", "segments"), [(0, 1), (1, 1), (64, 1), (64, 3)])
+def test_open_messages_tell_of_a_message_until_its_completion_leaves(length, segments):
+    """Without a gap: who waits for 0, to take the memory away, reads it in any one cycle."""
+    rng = make_rng(60 + length + segments)
+    bench, _ = small_bench(rng)
+    told = []
+
+    async def watch(ctx):
+        while True:
+            told.append((await ctx.tick().sample(bench.dut.open_messages))[2])
+
+    async def drive(ctx):
+        mlen = segments * length
+        items = [record(rng, 1, n * length, length, mlen) for n in range(segments)]
+        await bench.ring(ctx)
+        await bench.give(ctx, items)
+        await bench.settle(ctx)
+
+    bench.background.append(watch)
+    bench.run(drive)
+    assert len(bench.completed) == 1
+    open_in = [cycle for cycle, count in enumerate(told) if count]
+    gaps = set(range(open_in[0], open_in[-1])).difference(open_in)
+    assert not gaps, f"none is told of in cycles {sorted(gaps)} of {open_in[0]} to {open_in[-1]}"
+
+
 @pytest.mark.parametrize("kind", ["record", "send"])
 def test_timeout(kind):
     """A message closes as partial when it has been silent for its timeout, not a tick before; a

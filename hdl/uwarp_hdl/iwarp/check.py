@@ -214,7 +214,7 @@ class SegmentCheck(wiring.Component):
             self.renew.eq(in_idle),
             self.begin.eq(in_receive),
             look.lookup.eq(takes | (in_segment & incoming_valid) | in_rows | in_receive),
-            # Of an opening none is looked up, so nothing waits for that choice.
+            # An opening takes no receive: whose is looked up for it does not matter.
             look.qpn.eq(Mux(in_idle | in_segment, self.datagrams.p.qpn, datagram.qpn)),
             # Nothing is read for a QP that is not up: its ring may be gone.
             look.waiting.eq(in_receive & is_send & receives(qp) & ~self.found & ~self.region.held),

@@ -262,8 +262,8 @@ class CompletionQueue(wiring.Component):
     hold, fault : In(1), Out(fault)
         As of :class:`WriteBursts`.
     completions : Out(CompletionSignature)
-    level : Out
-        Completions held.
+    level, accepted : Out, Out(1)
+        Completions held, but for one ``accepted`` in the cycle before.
     leaves : Out(1)
         Strobe: one of them is held no more. Its request has been taken, and its first word.
     crowded : Out(1)
@@ -297,6 +297,7 @@ class CompletionQueue(wiring.Component):
                 "fault": Out(fault_layout(parameters)),
                 "completions": Out(CompletionSignature()),
                 "level": Out(range(depth)),
+                "accepted": Out(1),
                 "leaves": Out(1),
                 "crowded": Out(1),
             }
@@ -358,11 +359,10 @@ class CompletionQueue(wiring.Component):
         wiring.connect(m, writer.write, wiring.flipped(self.map_write))
 
         # A cycle late, in which none is accepted: what offers them is far away.
-        accepted = Signal()
-        m.d.sync += accepted.eq(accept)
-        with m.If(accepted & ~self.leaves):
+        m.d.sync += self.accepted.eq(accept)
+        with m.If(self.accepted & ~self.leaves):
             m.d.sync += [self.level.eq(self.level + 1), full.eq(self.level == self._depth - 2)]
-        with m.Elif(self.leaves & ~accepted):
+        with m.Elif(self.leaves & ~self.accepted):
             m.d.sync += [self.level.eq(self.level - 1), full.eq(0)]
         self._keep_items(
             m,

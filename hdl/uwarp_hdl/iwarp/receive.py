@@ -276,5 +276,6 @@ class DatagramReceiver(wiring.Component):
             + placing
             + dispatch.open_count
             + completion_queue.level
+            + completion_queue.accepted
         )
         return m
