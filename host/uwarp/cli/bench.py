@@ -67,7 +67,7 @@ def add_parser(commands: Any) -> None:
         type=integer,
         help="of N messages sent one is signalled (1; both: 16)",
     )
-    add("--frames", metavar="N", type=integer, help="counted in a row (some 32,768 cycles)")
+    add("--frames", metavar="N", type=integer, help="measured in a row (some 32,768 cycles)")
     for way, usual in (
         ("read", "156, 1 us, for rx, else and of Reads 234, 1.5 us"),
         ("write", "156, 1 us"),

@@ -91,7 +91,7 @@ class Turns:
 
     @classmethod
     def for_frames(cls, nic: RtlNic, case: Case, frames: int) -> Turns:
-        """So many that at least ``frames`` frames are counted, long after the first."""
+        """So many that at least ``frames`` frames are measured, long after the first."""
         turn = case.qps * case.datagrams
         least = -(-LEAST_MESSAGES // case.qps)
         settling = SETTLING + 4 * (nic.read_latency + nic.write_latency)
@@ -117,7 +117,7 @@ def open_context(nic: RtlNic, case: Case) -> Context:
 
 
 def measure(nic: RtlNic, case: Case, frames: int, loads: Sequence[LoadFactory]) -> list[Row]:
-    """Run the loads side by side, at least ``frames`` frames of each counted. Raises Failure."""
+    """Run the loads side by side, at least ``frames`` frames of each measured. Raises Failure."""
     turns = Turns.for_frames(nic, case, frames)
     with open_context(nic, case) as context:
         running = [load(nic, PD(context), case, turns) for load in loads]
