@@ -27,7 +27,7 @@ QPS = (1, 16)
 DATAGRAMS = (1, 8)  # a message; a Send has one
 MICROSECOND = CLOCK_HZ // 1_000_000
 LATENCY_PAYLOAD, LATENCY_FRAMES = 64, 64
-ROW_CYCLES, LEAST_FRAMES = 32768, 64
+ROW_CYCLES, LEAST_FRAMES = 65536, 64
 MOST_FRAMES = 1 << 14
 LEAST_READS = 16
 FULL = (1408, 8896)  # what a message of several datagrams is cut into at the two MTUs
@@ -67,7 +67,7 @@ def add_parser(commands: Any) -> None:
         type=integer,
         help="of N messages sent one is signalled (1; both: 16)",
     )
-    add("--frames", metavar="N", type=integer, help="measured in a row (some 32,768 cycles)")
+    add("--frames", metavar="N", type=integer, help="measured in a row (some 65,536 cycles)")
     for way, usual in (
         ("read", "156, 1 us, for rx, else and of Reads 234, 1.5 us"),
         ("write", "156, 1 us"),
