@@ -4,10 +4,11 @@ import copy
 import json
 import random
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from amaranth.back import verilog
 from amaranth.hdl import Module, Signal
@@ -219,6 +220,29 @@ def test_refined_paths_are_shorter_and_can_be_routed(placed: Path) -> None:
     assert timing.update() == then and timing.update(timing.told) < 1.2 * then
     first, then = refine(before, placed / "placed.sdf")
     assert then <= first == good
+
+
+def half_perimeters(module: Json, timing: Timing) -> int:
+    """How far the ends of each net are apart, in tiles, of all nets together."""
+    cells = Cells.of(module)
+    ends: dict[int, list[int]] = defaultdict(list)
+    for wire in np.flatnonzero(~timing.fixed):
+        ends[timing.source[wire]] += [timing.source[wire], timing.sink[wire]]
+    return sum(int(np.ptp(cells.x[net]) + np.ptp(cells.y[net])) for net in ends.values())
+
+
+def test_wires_are_shortened_also_off_the_longest_paths(placed: Path) -> None:
+    """Else they are in the way of those on them. Of a bad placement to not much more than of what
+    nextpnr made."""
+    good = module_of(placed, "placed")
+    bad, _ = shuffled(placed, 4)
+    refined = copy.deepcopy(bad)
+    refine(refined, placed / "placed.sdf")
+    before, after, least = (
+        half_perimeters(module, Timing(Cells.of(module), placed / "placed.sdf"))
+        for module in (bad, refined, good)
+    )
+    assert after < 1.5 * least < 0.5 * before, (before, after, least)
 
 
 def test_the_same_placement_is_refined_alike(placed: Path) -> None:

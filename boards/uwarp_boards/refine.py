@@ -1,7 +1,7 @@
 """Move cells of a placed netlist a little so that its longest paths become shorter.
 
 nextpnr's placement is one of little wire, in which what is on the longest paths counts somewhat
-more. Here only paths count: again and again the cells on the longest ones are taken, and each goes
+more. Here paths count: again and again the cells on the longest ones are taken, and each goes
 to the slot around it where the paths through it and through what it changes places with are
 shortest. What a path costs grows as e to its length, so that the longer decides and no other may
 become as long; each step looks at the paths as the steps before have left them::
@@ -9,12 +9,15 @@ become as long; each step looks at the paths as the steps before have left them:
     paths of all wires -> cells on the longest -> for each: what each tile around would cost
          ^                                                     |
          `--------- moved, if legal and cheaper, <-------------'
+
+Before that and after it all cells are taken so, for less wire: a tenth less of the NIC's, which
+makes room for the wires on the longest paths.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,13 +33,19 @@ __all__ = ["ask_for_places", "refine"]
 
 #: A path of so many ps more costs e times as much: coarse to begin with, fine in the end.
 _COARSE, _FINE = 400.0, 90.0
-#: What each ps of any wire costs, beside 1 for a long path: enough that the wires of others do not
-#: grow for next to nothing, which is hard to route. And the least that a move saves.
-_WIRE, _LEAST = 5e-5, 1e-6
+#: What each ps of wire costs, beside 1 for a long path, while paths are made shorter, and while
+#: wires are. What is in the way of others makes these longer when it is routed.
+_WIRE, _SHORT_WIRE = 2e-4, 1e-3
+#: By that power of the wires of a net each costs less: they share most of the way.
+_SHARED = 0.9
+#: What a move saves at least.
+_LEAST = 1e-6
 
 #: The share of all wires whose cells are taken in a round, at most, and the rounds.
 _TAKEN = 0.1
 _ROUNDS = 40
+#: Rounds of all cells for shorter wires, before and after those.
+_BEFORE, _AFTER = 2, 4
 #: Tiles that are looked at around a cell, at most; and how many are tried.
 _REACH, _WIDEST = 7, 31
 _TRIED = 40
@@ -45,8 +54,8 @@ _TOGETHER, _NEAR = 5, 2
 #: The share of all wires that may be on longer paths than one that costs 1: were that the longest
 #: of all, and nothing helps that, the ones behind would cost next to nothing.
 _STUCK = 0.002
-#: Moves after which paths are found anew.
-_FRESH = 25
+#: Moves after which paths are found anew, while they are made shorter and while wires are.
+_FRESH, _SELDOM_FRESH = 25, 500
 
 Floats = NDArray[np.float64]
 
@@ -65,6 +74,9 @@ class _Refinement:
     def __init__(self, cells: Cells, sdf: Path, seed: int) -> None:
         self.cells = cells
         self.timing = Timing(cells, sdf)
+        fan_out = self.timing.fan_out.astype(float)
+        self._sharing = fan_out**-_SHARED
+        self._wire_cost = _WIRE * self._sharing
         self.tiles = Tiles(cells)
         self._random = np.random.default_rng(seed)
         wires: dict[int, list[int]] = defaultdict(list)
@@ -86,9 +98,10 @@ class _Refinement:
         }
         self._ram_at = {site: cell for cell, site in self._site_of.items()}
 
-    def _cost(self, path: Floats, delay: Floats) -> Floats:
+    def _cost(self, wires: Any, path: Floats, delay: Floats) -> Floats:
         result: Floats = (
-            np.exp(np.minimum((path - self._level) / self._sharpness, 20.0)) + _WIRE * delay
+            np.exp(np.minimum((path - self._level) / self._sharpness, 20.0))
+            + self._wire_cost[wires] * delay
         )
         return result
 
@@ -120,7 +133,8 @@ class _Refinement:
             )
             new += timing.offset[wires[part], None, None]
             longer = new - delay[part, None, None]
-            cost += self._cost(path[part, None, None] + longer, new).sum(axis=0)
+            numbers = wires[part, None, None]
+            cost += self._cost(numbers, path[part, None, None] + longer, new).sum(axis=0)
         here = cost[np.searchsorted(columns, x), np.searchsorted(rows, y)]
         order = np.argsort(cost, axis=None)[: np.count_nonzero(cost < here)]
         return [(int(columns[n // len(rows)]), int(rows[n % len(rows)])) for n in order]
@@ -143,7 +157,12 @@ class _Refinement:
         self._done.append((back, wires, path, delay))
         self.timing.path[wires] += new - delay
         self._delay[wires] = new
-        return float((self._cost(path, delay) - self._cost(path + new - delay, new)).sum())
+        return self._saved(wires, path, delay)
+
+    def _saved(self, wires: NDArray[np.int64], path: Floats, delay: Floats) -> float:
+        """How much less ``wires`` cost than with the paths and delays that they had before."""
+        now = self._cost(wires, self.timing.path[wires], self._delay[wires])
+        return float((self._cost(wires, path, delay) - now).sum())
 
     def _take_back(self, number: int) -> None:
         """Take the last ``number`` steps back."""
@@ -256,7 +275,7 @@ class _Refinement:
         xs, ys = self._site_places.T
         new = wire_delays(xs[None] - cells.x[other][:, None], ys[None] - cells.y[other][:, None])
         new += timing.offset[wires, None]
-        cost = self._cost(path[:, None] + new - delay[:, None], new).sum(axis=0)
+        cost = self._cost(wires[:, None], path[:, None] + new - delay[:, None], new).sum(axis=0)
         order = np.argsort(cost)
         better = order[: np.flatnonzero(order == self._site_of[cell])[0]]
         return any(self._exchange_rams(cell, int(site)) for site in better[:_TRIED])
@@ -269,12 +288,12 @@ class _Refinement:
         path, delay = self.timing.path[wires], self._delay[wires]
         self._put_rams(moved, (to, here))
         new = self.timing.delays(wires)
-        saved = (self._cost(path, delay) - self._cost(path + new - delay, new)).sum()
-        if saved <= _LEAST:
-            self._put_rams(moved, (here, to))
-            return False
         self.timing.path[wires] += new - delay
         self._delay[wires] = new
+        if self._saved(wires, path, delay) <= _LEAST:
+            self._put_rams(moved, (here, to))
+            self.timing.path[wires], self._delay[wires] = path, delay
+            return False
         return True
 
     def _put_rams(self, rams: list[int], sites: tuple[int, int]) -> None:
@@ -285,6 +304,8 @@ class _Refinement:
             self.cells.x[ram], self.cells.y[ram] = self._site_places[site]
 
     def run(self) -> None:
+        for _ in range(_BEFORE):
+            self._shorten_wires()
         for number in range(_ROUNDS):
             done = number / (_ROUNDS - 1)
             self._sharpness = _COARSE * (_FINE / _COARSE) ** done
@@ -292,13 +313,26 @@ class _Refinement:
             order = np.argsort(-self.timing.path)[: int(_TAKEN * len(self.timing.path)) + 1]
             hot = order[self.timing.path[order] > self._level - 4 * self._sharpness]
             ends = np.concatenate([self.timing.source[hot], self.timing.sink[hot]])
-            moved = 0
-            for cell in self._random.permutation(np.unique(ends)):
-                if self._improve_any(int(cell)):
-                    moved += 1
-                    self._done.clear()
-                    if moved % _FRESH == 0:
-                        self._fresh()
+            self._improve_all(np.unique(ends), self._improve_any, _FRESH)
+        for _ in range(_AFTER):
+            self._shorten_wires()
+
+    def _improve_all(self, cells: Any, improve: Callable[[int], bool], fresh: int) -> None:
+        """Try ``cells`` in any order, and find paths anew after every ``fresh`` moves."""
+        moved = 0
+        for cell in self._random.permutation(cells):
+            if improve(int(cell)):
+                moved += 1
+                self._done.clear()
+                if moved % fresh == 0:
+                    self._fresh()
+
+    def _shorten_wires(self) -> None:
+        """Move any cell to where its wires are shorter and no path becomes too long."""
+        self._wire_cost = _SHORT_WIRE * self._sharing
+        self._fresh()
+        self._improve_all(list(self._wires), self._improve_alone, _SELDOM_FRESH)
+        self._wire_cost = _WIRE * self._sharing
 
     def tell(self) -> None:
         """Write the places into the netlist."""
@@ -306,15 +340,16 @@ class _Refinement:
         for cell, site in self._site_of.items():
             self.cells.content[cell]["attributes"]["NEXTPNR_BEL"] = SITES[site][2]
 
-    def _improve_any(self, cell: int) -> bool:
+    def _improve_alone(self, cell: int) -> bool:
         if cell in self._site_of:
             return self._improve_ram(cell)
         if cell not in self.tiles.slots:
             return False
         part = self._part(cell)
-        if part is None:
-            return self._improve_tiles(cell)
-        if self._improve([part]):
+        return self._improve_tiles(cell) if part is None else self._improve([part])
+
+    def _improve_any(self, cell: int) -> bool:
+        if self._improve_alone(cell):
             return True
         together = self._neighbours(cell)
         return any(self._improve(together[:count]) for count in range(2, len(together) + 1))

@@ -171,6 +171,8 @@ class Timing:
     ----------
     source, sink : array
         The cell that drives each wire, and the one that reads it.
+    fan_out : array
+        Wires of the same net.
     fixed : array
         Whether what a wire takes does not depend on places.
     told : array
@@ -239,6 +241,7 @@ class Timing:
         self._source_nodes = np.array(sources)
         self.source = np.array(self._node_cells)[self._source_nodes]
         self.sink = np.array(sinks)
+        self.fan_out = np.bincount(self._source_nodes, minlength=len(starts))[self._source_nodes]
         self.fixed = np.array(fixed)
         self.offset = np.array(offsets)
         self._setup = np.array(setups)
