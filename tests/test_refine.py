@@ -222,9 +222,10 @@ def test_refined_paths_are_shorter_and_can_be_routed(placed: Path) -> None:
     assert then <= first == good
 
 
-def half_perimeters(module: Json, timing: Timing) -> int:
+def half_perimeters(module: Json, directory: Path) -> int:
     """How far the ends of each net are apart, in tiles, of all nets together."""
     cells = Cells.of(module)
+    timing = Timing(cells, directory / "placed.sdf")
     ends: dict[int, list[int]] = defaultdict(list)
     for wire in np.flatnonzero(~timing.fixed):
         ends[timing.source[wire]] += [timing.source[wire], timing.sink[wire]]
@@ -238,10 +239,7 @@ def test_wires_are_shortened_also_off_the_longest_paths(placed: Path) -> None:
     bad, _ = shuffled(placed, 4)
     refined = copy.deepcopy(bad)
     refine(refined, placed / "placed.sdf")
-    before, after, least = (
-        half_perimeters(module, Timing(Cells.of(module), placed / "placed.sdf"))
-        for module in (bad, refined, good)
-    )
+    before, after, least = (half_perimeters(module, placed) for module in (bad, refined, good))
     assert after < 1.5 * least < 0.5 * before, (before, after, least)
 
 

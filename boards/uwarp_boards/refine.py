@@ -74,9 +74,7 @@ class _Refinement:
     def __init__(self, cells: Cells, sdf: Path, seed: int) -> None:
         self.cells = cells
         self.timing = Timing(cells, sdf)
-        fan_out = self.timing.fan_out.astype(float)
-        self._sharing = fan_out**-_SHARED
-        self._wire_cost = _WIRE * self._sharing
+        self._sharing = self.timing.fan_out**-_SHARED
         self.tiles = Tiles(cells)
         self._random = np.random.default_rng(seed)
         wires: dict[int, list[int]] = defaultdict(list)
@@ -152,17 +150,19 @@ class _Refinement:
         if back is None:
             return None
         wires = self._wires_of(moves)
+        saved, path, delay = self._time_again(wires)
+        self._done.append((back, wires, path, delay))
+        return saved
+
+    def _time_again(self, wires: NDArray[np.int64]) -> tuple[float, Floats, Floats]:
+        """Time ``wires`` with the cells where they are now: what they cost less than before, and
+        their paths and delays of before."""
         path, delay = self.timing.path[wires], self._delay[wires]
         new = self.timing.delays(wires)
-        self._done.append((back, wires, path, delay))
         self.timing.path[wires] += new - delay
         self._delay[wires] = new
-        return self._saved(wires, path, delay)
-
-    def _saved(self, wires: NDArray[np.int64], path: Floats, delay: Floats) -> float:
-        """How much less ``wires`` cost than with the paths and delays that they had before."""
-        now = self._cost(wires, self.timing.path[wires], self._delay[wires])
-        return float((self._cost(wires, path, delay) - now).sum())
+        now = self._cost(wires, self.timing.path[wires], new)
+        return float((self._cost(wires, path, delay) - now).sum()), path, delay
 
     def _take_back(self, number: int) -> None:
         """Take the last ``number`` steps back."""
@@ -285,12 +285,9 @@ class _Refinement:
         here = self._site_of[cell]
         moved = [ram for ram in (cell, self._ram_at.get(to)) if ram is not None]
         wires = self._wires_of(moved)
-        path, delay = self.timing.path[wires], self._delay[wires]
         self._put_rams(moved, (to, here))
-        new = self.timing.delays(wires)
-        self.timing.path[wires] += new - delay
-        self._delay[wires] = new
-        if self._saved(wires, path, delay) <= _LEAST:
+        saved, path, delay = self._time_again(wires)
+        if saved <= _LEAST:
             self._put_rams(moved, (here, to))
             self.timing.path[wires], self._delay[wires] = path, delay
             return False
@@ -306,6 +303,7 @@ class _Refinement:
     def run(self) -> None:
         for _ in range(_BEFORE):
             self._shorten_wires()
+        self._wire_cost = _WIRE * self._sharing
         for number in range(_ROUNDS):
             done = number / (_ROUNDS - 1)
             self._sharpness = _COARSE * (_FINE / _COARSE) ** done
@@ -332,7 +330,6 @@ class _Refinement:
         self._wire_cost = _SHORT_WIRE * self._sharing
         self._fresh()
         self._improve_all(list(self._wires), self._improve_alone, _SELDOM_FRESH)
-        self._wire_cost = _WIRE * self._sharing
 
     def tell(self) -> None:
         """Write the places into the netlist."""

@@ -67,14 +67,13 @@ class Receiving:
                 f"{case.kind}, {case.payload} octets: too few completions to measure, and "
                 f"{dropped} of {self._offered} frames dropped"
             )
-        edge = max(1, len(placed) // 4)
-        octets = list(accumulate(octets for _, octets in placed))
+        ends, octets = zip(*placed, strict=True)
         return Row(
             direction="rx",
             case=case,
-            frames=_between_middles(octets, edge) // case.payload,
+            frames=_between_middles(list(accumulate(octets))) // case.payload,
             dropped=dropped,
-            cycles=_between_middles([time for time, _ in placed], edge),
+            cycles=_between_middles(ends),
         )
 
     def _times(self, events: Sequence[Event]) -> tuple[list[int], list[list[int]]]:
@@ -92,9 +91,10 @@ class Receiving:
         return arrivals, ended
 
 
-def _between_middles(values: Sequence[int], edge: int) -> int:
-    """From the mean of the first ``edge`` values to that of the last ones, rounded."""
-    return round((sum(values[-edge:]) - sum(values[:edge])) / edge)
+def _between_middles(values: Sequence[int]) -> int:
+    """From the mean of the first quarter of ``values`` to that of the last, rounded."""
+    count = max(1, len(values) // 4)
+    return round((sum(values[-count:]) - sum(values[:count])) / count)
 
 
 def receive_latency(nic: RtlNic, case: Case, frames: int) -> dict[str, list[int]]:
